@@ -4,9 +4,12 @@ An event loop serves whoever is ready one after the other, so whoever reads what
 While there are such others, old reads get a share of the loop's time: after a turn the line rests until the turn was no more of
 the time than that, and then until one of the others was served, for a while at most: who got his answer does not ask again at
 once. In front of each turn it lets a moment go by then: who was answered may be on this machine, and wait for the very
-processor that the loop has. Turns that nobody stood there to have are not made up for later. While there are no others, nobody
-rests; whether there are is found out by looking, so who comes first after a while waits for a moment to see somebody served.
-What else is done for old reads (fetching them, an answer that is laid out later) is charged to the line, too.
+processor that the loop has. For the same reason nothing is begun, and no timer is set, when somebody is served: the line looks
+when somebody should have been, by how far apart the others' answers are; and while it has turns beside others, the loop's thread
+asks to be interrupted soon by whoever is woken on its processor. Turns that nobody stood there to have are not made up for later.
+While there are no others, nobody rests; whether there are is found out by looking, so who comes first after a while waits for a
+moment to see somebody served. What else is done for old reads (fetching them, an answer that is laid out later) is charged to the
+line, too.
 
 Turns go round between those who stand there, so who asks for much at once waits for himself. How many stand is bounded.
 """
@@ -17,7 +20,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, NamedTuple
 
-from brokerd.loop.scheduler import Scheduler, Timer
+from brokerd.loop.scheduler import Scheduler
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.exposition import Histogram
@@ -34,6 +37,11 @@ _LONGEST_REST_S: Final = 0.25  # one turn that the machine held up is no reason 
 _PATIENCE_S: Final = 0.01  # for others to be served, and so far a share of the past is made up for
 _NO_REST_S: Final = 0.0005  # timers of event loops count whole milliseconds
 _MOMENT_S: Final = 0.0001  # in which who was answered takes his answer
+_FIRST_GAP_S: Final = 0.001  # between two answers, before any was seen
+_SLOWLY: Final = 8  # answers for a change of the gap, of which this part is let go by, too: some are later than others
+_DENSE_S: Final = 4 * _MOMENT_S  # a gap in which turns could not be but anywhere
+_EARLY: Final = 0.75  # of a gap
+_LOOKS: Final = 4  # in a gap, when the answer is late
 
 FULL: Final = RequestError(
     codes.SYSTEM_BUSY,
@@ -43,7 +51,7 @@ FULL: Final = RequestError(
 
 class Others(NamedTuple):
     """Who is served beside the line. `done` counts what was done for anybody; what a turn of the line adds to it is its own.
-    `tell` has a call made when something is done the next time, or never again with None."""
+    `tell` has a call made whenever something is done, or never again with None."""
 
     done: Callable[[], int]
     tell: Callable[[Callable[[], None] | None], None]
@@ -77,13 +85,19 @@ def _always() -> bool:
 class ColdLine:
     """The line of one broker. `clock_s` goes on within a turn of the loop, and `used_s` is what its thread used of the processor:
     `share` is how much of that, for each second, old reads may use beside `others`, who are set by who knows them. `shortly` is
-    there for who has it finer than the scheduler.
+    there for who has it finer than the scheduler. `keep_short` is told when turns beside others begin (True) and are over, for
+    the slices of the loop's thread.
 
     `waits_s` are how long each waited whose turn came; `busy_s` is what their turns used of the processor, and what was charged.
     """
 
     def __init__(
-        self, scheduler: Scheduler, clocks: Clocks, share: Callable[[], float], shortly: Shortly | None = None
+        self,
+        scheduler: Scheduler,
+        clocks: Clocks,
+        share: Callable[[], float],
+        shortly: Shortly | None = None,
+        keep_short: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self.others = NOBODY
         self.waits_s = Histogram(_WAITS_S)
@@ -91,6 +105,7 @@ class ColdLine:
         self.clock_s, self.used_s = clocks
         self._scheduler = scheduler
         self._share = share
+        self._keep_short = keep_short
         self._shortly: Shortly = scheduler.call_later if shortly is None else shortly
         self._line: OrderedDict[object, deque[_Standing]] = OrderedDict()
         self._count = 0
@@ -99,7 +114,11 @@ class ColdLine:
         self._rests_until_s = 0.0
         self._turn_s = 0.0  # the last one's cost
         self._after_s = 0.0
-        self._patience: Timer | None = None
+        self._waits_s = self._patient_until_s = 0.0
+        self._answered_s = -_BESIDE_S  # the others, last
+        self._gap_s = _FIRST_GAP_S
+        self._listens = False  # to when they are
+        self._stood_s = 0.0  # somebody in the line, last
         self._own = 0  # of what was served
         self._seen = 0
         self._seen_s = self._looked_s = -_BESIDE_S
@@ -178,15 +197,34 @@ class ColdLine:
         if self._is_taken or not self._line:
             return
         self._is_taken = True
+        if not self._listens:
+            self._listen(is_on=True)
         self._look()
+
+    def _listen(self, *, is_on: bool) -> None:
+        """To when the others are served, as long as somebody stands in the line every now and then."""
+        self._listens = is_on
+        self.others.tell(self._was_served if is_on else None)
+        self._keep_short(is_on)
+
+    def _was_served(self) -> None:
+        """One of the others: he may wait for this to be over."""
+        now_s = self.clock_s()
+        if not self._line and now_s - self._stood_s > _BESIDE_S:
+            self._listen(is_on=False)
+        elif not self._is_turn:
+            gap_s = min(now_s - self._answered_s, 2 * self._gap_s)  # one who came late says little of the next
+            self._gap_s += (gap_s - self._gap_s) / _SLOWLY
+            self._answered_s = now_s
 
     def _look(self) -> None:
         rest_s = self._rest_s()
         if rest_s > 0:
             self._scheduler.call_later(min(rest_s, _LOOK_S), self._look)
         elif self.is_beside_others:
-            self._patience = self._scheduler.call_later(_PATIENCE_S, self._be_next)
-            self.others.tell(self._be_next)
+            self._waits_s = self.clock_s()
+            self._patient_until_s = self._waits_s + _PATIENCE_S
+            self._wait(self._waits_s)
         else:
             self._scheduler.call_soon(self._next)
 
@@ -196,21 +234,34 @@ class ColdLine:
 
     def _has_time_left(self) -> bool:
         """For another turn like the last one, before who was served asks again."""
-        return self._rests_until_s + self._turn_s / self._share() <= self.clock_s()
+        now_s = self.clock_s()
+        is_late = self._gap_s > _DENSE_S and now_s + self._turn_s > self._answered_s + self._gap_s * _EARLY
+        return not is_late and self._rests_until_s + self._turn_s / self._share() <= now_s
 
-    def _be_next(self) -> None:
-        """Behind whoever is ready now, and behind what is written now and taken by who is on this machine."""
-        self.others.tell(None)
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-        self._shortly(_MOMENT_S, self._behind_all)
+    def _wait(self, now_s: float) -> None:
+        """Look when one of the others should have been served, and have taken what he got."""
+        wait_s = self._answered_s + self._gap_s * (1 + 1 / _SLOWLY) + _MOMENT_S - now_s
+        if wait_s < _MOMENT_S:
+            wait_s = self._gap_s / _LOOKS
+        self._shortly(max(_MOMENT_S, min(wait_s, self._patient_until_s - now_s)), self._see)
+
+    def _see(self) -> None:
+        now_s = self.clock_s()
+        if self._answered_s < self._waits_s and now_s < self._patient_until_s:
+            self._wait(now_s)
+            return
+        moment_s = self._answered_s + _MOMENT_S - now_s
+        if moment_s > _MOMENT_S / 4:
+            self._shortly(moment_s, self._behind_all)
+        else:
+            self._behind_all()
 
     def _behind_all(self) -> None:
+        """Behind whoever is ready now."""
         self._scheduler.call_soon(self._next)
 
     def _next(self) -> None:
-        now_s = self.clock_s()
+        now_s = self._stood_s = self.clock_s()
         while self._line:
             who, of_one = self._line.popitem(last=False)
             standing = of_one.popleft()

@@ -10,7 +10,7 @@ from brokerd.loop.cold_line import ColdLine
 from brokerd.store.log.record_checks import FirstAstray
 from brokerd.tiers.objects.counted import Counted
 from brokerd.tiers.objects.interface import ObjectStore
-from brokerd.tiers.reading.cold_reads import MOST_BYTES, ColdReads
+from brokerd.tiers.reading.cold_reads import AT_FULL_SPEED, Ahead, ColdReads
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.table import TIERS_TOPIC, TierTable
 from brokerd.tiers.upload.uploader import Loop
@@ -19,7 +19,8 @@ from remoting.tier.contents import Queue, TierContents
 from remoting.tier.segments import QueueSegments
 
 _EMPTY: Final = QueueSegments()
-_BYTES_BESIDE_OTHERS: Final = 2 << 20  # memory that the event loop's thread gives back without a pause
+# 2 MiB are memory that the event loop's thread gives back without a pause. Who has a share of its time is long busy with a window
+_AHEAD_BESIDE_OTHERS: Final = Ahead(2 << 20, 1)
 
 
 class TierInLog:
@@ -63,11 +64,15 @@ def tier_reads(
     in_log: TierInLog, objects: ObjectStore, loop: Loop, live: Live[TierSettings], first_astray: FirstAstray
 ) -> TierReads:
     """Messages are read as far as the log names them; `first_astray` as for ColdReads."""
-    counted, settings = Counted(objects, loop.scheduler.time), live.value
-    line = ColdLine(loop.scheduler, loop.clocks, lambda: live.value.cold_share_percent / 100, loop.shortly)
+    counted, settings = Counted(objects, loop.clocks.clock_s), live.value
+
+    def share() -> float:
+        return live.value.cold_share_percent / 100
+
+    line = ColdLine(loop.scheduler, loop.clocks, share, loop.shortly, loop.keep_short)
     limits = settings.cache_bytes, settings.fetches_in_flight
     cold = ColdReads(counted, in_log.segments_of, loop, *limits, first_astray)
     cold.counted = line.counted
-    cold.most_bytes = lambda: _BYTES_BESIDE_OTHERS if line.is_beside_others else MOST_BYTES
+    cold.ahead = lambda: _AHEAD_BESIDE_OTHERS if line.is_beside_others else AT_FULL_SPEED
     in_log.table.listeners.append(cold.cache.forget)
     return TierReads(in_log, counted, cold, line)

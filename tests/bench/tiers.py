@@ -31,6 +31,7 @@ from brokerd.native.library import load
 from brokerd.store.log.record_checks import first_astray_in_c
 from brokerd.store.unit import UNIT
 from brokerd.tiers.objects.backend import Backend, open_backend
+from brokerd.tiers.objects.interface import Read
 from brokerd.tiers.reading.cold_reads import ColdReads
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upload.uploader import Loop
@@ -321,6 +322,9 @@ class Late:
         self.requests += 1
         await asyncio.sleep(LATENCY_S)
         return await self._objects.get(name, start, length)
+
+    def read_in_thread(self, _work: Callable[[Read], Any]) -> None:
+        """Gets are requests."""
 
 
 async def _pause(seconds: float) -> None:

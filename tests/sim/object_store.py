@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from brokerd.loop.cold_line import Clocks
 from brokerd.loop.scheduler import Timer
-from brokerd.tiers.objects.interface import Listed, ObjectStoreError, Refused, Unknown
+from brokerd.tiers.objects.interface import Listed, ObjectStoreError, Read, Refused, Unknown
 from brokerd.tiers.upload.uploader import Loop, in_turn
 from remoting.tier.contents import COMMITTED, MERGED, TierContents
 from remoting.tier.manifest import Followed, ManifestPart, decode_part, has_whole_checkpoint
@@ -195,6 +195,9 @@ class SimObjects:
     async def get(self, name: str, start: int, length: int) -> bytes:
         content: bytes = await self._ask("get", lambda: self._node.stored.get(name, start, length))
         return content
+
+    def read_in_thread(self, _work: Callable[[Read], Any]) -> None:
+        """Gets are requests."""
 
     async def get_all(self, name: str, most: int) -> bytes:
         content: bytes = await self._ask("get", lambda: self._node.stored.get_all(name, most))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Container, Coroutine, Gener
 from typing import Any
 
 from brokerd.loop.cold_line import Clocks
-from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
+from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Read, Refused, Unknown
 from brokerd.tiers.upload.uploader import Loop, in_turn
 from remoting.disk import Bytes
 from tests.support.turns import Turns
@@ -133,6 +133,9 @@ class FaultyObjects:
     async def get(self, name: str, start: int, length: int) -> bytes:
         await self._request()
         return self.stored.get(name, start, length)
+
+    def read_in_thread(self, _work: Callable[[Read], Any]) -> None:
+        """Gets are requests."""
 
     async def get_all(self, name: str, most: int) -> bytes:
         await self._request()

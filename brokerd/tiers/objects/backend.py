@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,7 +13,7 @@ from obstore.store import MemoryStore
 
 from brokerd.tiers.objects.complaints import translated
 from brokerd.tiers.objects.directory import DirectoryFiles
-from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
+from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Read, Refused, Unknown
 from brokerd.tiers.settings import TierSettings
 from remoting.disk import Bytes
 from remoting.tier.complaints import is_without_bucket
@@ -24,6 +24,7 @@ _STREAM_PART_BYTES: Final = 8 << 20
 _STREAM_PARTS: Final = 4  # on their way at the same time
 
 _B = TypeVar("_B", bytes, Bytes)
+_T = TypeVar("_T")
 Page = list[Listed]
 # What a listing left: of which prefix and behind which name it goes on, and the objects
 _NOTHING_LISTED: Final[tuple[tuple[str, str], Page]] = ("", ""), []
@@ -91,7 +92,7 @@ class Backend:
     async def get(self, name: str, start: int, length: int) -> Bytes:
         path = f"{self._directory}/{name}"
         if self._files is not None:
-            return await _read_file(self._files, path, name, start, length)
+            return await self._files.in_thread(_read_file, self._files, path, name, start, length)
         parts = [(at, min(_PART_BYTES, start + length - at)) for at in range(start, start + length, _PART_BYTES)]
         try:
             got = await asyncio.gather(
@@ -101,6 +102,16 @@ class Backend:
             raise translated(error, f"read {name}") from error
         found = memoryview(got[0]) if len(got) == 1 else b"".join(got)  # fresh memory is what costs
         return _whole(found, name, start, length)
+
+    def read_in_thread(self, work: Callable[[Read], _T]) -> Awaitable[_T] | None:
+        files = self._files
+        if files is None:
+            return None
+
+        def read(name: str, start: int, length: int) -> Bytes:
+            return _read_file(files, f"{self._directory}/{name}", name, start, length)
+
+        return files.in_thread(work, read)
 
     async def get_all(self, name: str, most: int) -> bytes:
         try:
@@ -184,9 +195,9 @@ async def _make_names_durable(files: DirectoryFiles, path: str, name: str) -> No
         raise Unknown(f"it is not known whether {name} would be there after a loss of power: {error}") from error
 
 
-async def _read_file(files: DirectoryFiles, path: str, name: str, start: int, length: int) -> Bytes:
+def _read_file(files: DirectoryFiles, path: str, name: str, start: int, length: int) -> Bytes:
     try:
-        found = await files.read(path, start, length)
+        found = files.read(path, start, length)
     except OSError as error:
         raise translated(error, f"read {name}") from error
     return _whole(found, name, start, length)

@@ -5,14 +5,17 @@ What the store answered is no failure: that an object is not there, or is there 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
-from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStore, ObjectStoreError
+from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStore, ObjectStoreError, Read
 from remoting.disk import Bytes
 from remoting.exposition import Histogram
+
+_T = TypeVar("_T")
 
 BOUNDS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 OPERATIONS: Final = ("put", "get", "list", "remove")
@@ -61,6 +64,27 @@ class Counted:
             requests.bytes += len(found)
             return found
 
+    def read_in_thread(self, work: Callable[[Read], _T]) -> Awaitable[_T] | None:
+        done: list[tuple[float, int | None]] = []  # by the thread, and counted when it is over: seconds, and bytes
+
+        def counted(read: Read) -> _T:
+            return work(partial(_timed, read, self._now_s, done))
+
+        result = self._objects.read_in_thread(counted)
+        return None if result is None else self._when_read(result, done)
+
+    async def _when_read(self, result: Awaitable[_T], done: Sequence[tuple[float, int | None]]) -> _T:
+        try:
+            return await result
+        finally:
+            requests = self.requests["get"]
+            for seconds, size in done:
+                requests.seconds.observe(seconds)
+                if size is None:
+                    requests.failed += 1
+                else:
+                    requests.bytes += size
+
     async def get_all(self, name: str, most: int) -> bytes:
         with self._request("get") as requests:
             found = await self._objects.get_all(name, most)
@@ -90,3 +114,19 @@ class Counted:
             raise
         finally:
             requests.seconds.observe(self._now_s() - began_s)
+
+
+def _timed(
+    read: Read, now_s: Callable[[], float], done: list[tuple[float, int | None]], name: str, start: int, length: int
+) -> Bytes:
+    """Read, and note how many seconds it took, and how many bytes there were; None for those of a request that failed."""
+    began_s, size = now_s(), None
+    try:
+        found = read(name, start, length)
+        size = len(found)
+        return found
+    except NotThere:
+        size = 0
+        raise
+    finally:
+        done.append((now_s() - began_s, size))

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple
 
+from brokerd.loop.slices import give_way
 from brokerd.native.memory import Pinned
 from brokerd.tiers.objects.durable import Durable
 from brokerd.tiers.objects.page_memory import PAGE_BYTES, PageMemory
@@ -38,26 +39,23 @@ class DirectoryFiles:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._durable = Durable(root)
-        self._threads = ThreadPoolExecutor(_THREADS, "tier")
+        self._threads = ThreadPoolExecutor(_THREADS, "tier", give_way)
         self._memory = PageMemory()
 
     async def put(self, name: str, pieces: Sequence[Bytes]) -> None:
         """A new file; it has its name when its bytes are on the disk. Raises FileExistsError, OSError."""
-        await self._in_thread(self._put, name, pieces)
+        await self.in_thread(self._put, name, pieces)
 
     async def make_durable(self, name: str) -> None:
         """What a file that others wrote contains. Raises OSError."""
-        await self._in_thread(sync_path, self._root / name)
+        await self.in_thread(sync_path, self._root / name)
 
     async def make_names_durable(self, name: str) -> None:
         """The file's name, and the directories that may have been made for it. Raises OSError."""
-        await self._in_thread(self._durable.make, self._root / name)
+        await self.in_thread(self._durable.make, self._root / name)
 
-    async def read(self, name: str, start: int, length: int) -> Bytes:
-        """So many bytes, or what there is of them; nobody can write to them. Raises OSError."""
-        return await self._in_thread(self._read, name, start, length)
-
-    async def _in_thread(self, work: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
+    async def in_thread(self, work: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
+        """Have one of the threads do it. Raises what it raises."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     def _put(self, name: str, pieces: Sequence[Bytes]) -> None:
@@ -76,7 +74,8 @@ class DirectoryFiles:
             with suppress(FileNotFoundError):
                 os.unlink(draft)
 
-    def _read(self, name: str, start: int, length: int) -> Bytes:
+    def read(self, name: str, start: int, length: int) -> Bytes:
+        """So many bytes, or what there is of them; nobody can write to them. For these threads. Raises OSError."""
         descriptor = self._open(name)
         try:
             found: Bytes | None = None

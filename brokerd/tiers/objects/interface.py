@@ -6,11 +6,16 @@ bytes under that name.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from remoting.disk import Bytes
 from remoting.errors import LogboomError
+
+_T = TypeVar("_T")
+
+# `ObjectStore.get` for who may wait: a thread that is not the event loop's
+Read = Callable[[str, int, int], Bytes]
 
 
 class ObjectStoreError(LogboomError):
@@ -58,6 +63,10 @@ class ObjectStore(Protocol):
 
     async def get(self, name: str, start: int, length: int) -> Bytes:
         """Exactly that many bytes from `start` on. Raises NotThere when they are not all there."""
+
+    def read_in_thread(self, work: Callable[[Read], _T]) -> Awaitable[_T] | None:
+        """Have a thread do work that gets ranges one behind the other, and what else needs no loop. Raises what that raises.
+        None, and nothing is done, where gets are no matter of a thread, but of requests."""
 
     async def get_all(self, name: str, most: int) -> bytes:
         """The object; raises NotThere, and ObjectStoreError when it has more than `most` bytes."""

@@ -6,16 +6,19 @@ A directory that is not mounted yet, or a file of options that cannot be read, m
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from brokerd.tiers.objects.backend import Backend, open_backend
-from brokerd.tiers.objects.interface import Listed, ObjectStore, Refused
+from brokerd.tiers.objects.interface import Listed, ObjectStore, Read, Refused
 from brokerd.tiers.settings import TierSettings
 from remoting.disk import Bytes
 from remoting.errors import SettingsError
 from remoting.tier.object_stores import check_url
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 class LateBackend:
@@ -33,6 +36,9 @@ class LateBackend:
 
     async def get(self, name: str, start: int, length: int) -> Bytes:
         return await self._opened().get(name, start, length)
+
+    def read_in_thread(self, work: Callable[[Read], _T]) -> Awaitable[_T] | None:
+        return None if self._store is None else self._store.read_in_thread(work)
 
     async def get_all(self, name: str, most: int) -> bytes:
         return await self._opened().get_all(name, most)

@@ -1,4 +1,8 @@
-"""Messages of the tier in memory: pieces of queues, at most so many bytes; the one not used for longest goes first (pure)."""
+"""Messages of the tier in memory: pieces of queues, at most so many bytes (pure).
+
+Who reads on and on hardly needs again what he read to its end, and soon what was fetched ahead of him, which nobody used yet. So
+those pieces go first that somebody read to the end, then the one not used for longest.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +78,12 @@ class Cache:
         self.max_bytes = max_bytes
         self.bytes = 0
         self._dropped = dropped
-        self._used: OrderedDict[Piece, None] = OrderedDict()
+        self._used: OrderedDict[Piece, None] = OrderedDict()  # the one not used for longest first, here and below
+        self._finished: OrderedDict[Piece, None] = OrderedDict()
         self._by_queue: dict[Queue, list[Piece]] = {}
 
     def __len__(self) -> int:
-        return len(self._used)
+        return len(self._used) + len(self._finished)
 
     def find(self, queue: Queue, queue_offset: int) -> Piece | None:
         """The piece that has the message; it counts as used."""
@@ -86,8 +91,15 @@ class Cache:
         number = bisect_right(pieces, queue_offset, key=attrgetter("first")) - 1
         if number < 0 or queue_offset >= pieces[number].end:
             return None
-        self._used.move_to_end(pieces[number])
-        return pieces[number]
+        piece = pieces[number]
+        (self._used if piece in self._used else self._finished).move_to_end(piece)
+        return piece
+
+    def was_read(self, piece: Piece, up_to: int) -> None:
+        """By somebody, of what is kept here."""
+        piece.read_to = max(piece.read_to, up_to)
+        if piece.read_to == piece.end and self._used.pop(piece, piece) is None:
+            self._finished[piece] = None
 
     def room_behind(self, queue: Queue, queue_offset: int, end: int) -> int:
         """Up to where, `end` at most, no piece has what follows an offset that none has."""
@@ -96,7 +108,7 @@ class Cache:
         return min(end, pieces[number].first) if number < len(pieces) else end
 
     def add(self, piece: Piece) -> None:
-        """Keep it, unless others have some of it already; what was not used for longest makes room."""
+        """Keep it, unless other pieces have some of it already; those that have to go do."""
         pieces = self._by_queue.setdefault(piece.queue, [])
         number = bisect_right(pieces, piece.first, key=attrgetter("first"))
         before = pieces[number - 1].end if number else 0
@@ -105,22 +117,24 @@ class Cache:
         insort(pieces, piece, key=attrgetter("first"))
         self._used[piece] = None
         self.bytes += piece.size
-        while self.bytes > self.max_bytes and len(self._used) > 1:
-            self._remove(next(iter(self._used)))
+        while self.bytes > self.max_bytes and len(self) > 1:
+            self._remove(next(iter(self._finished or self._used)))
 
     def forget(self, topic: str | None) -> None:
         """What the tier has of the topic, or of any, may be something else now."""
         for queue in [queue for queue in self._by_queue if topic is None or queue.topic == topic]:
             for piece in self._by_queue.pop(queue):
-                del self._used[piece]
-                self.bytes -= piece.size
+                self._forget(piece)
 
     def _remove(self, piece: Piece) -> None:
-        del self._used[piece]
-        self.bytes -= piece.size
+        self._forget(piece)
         pieces = self._by_queue[piece.queue]
         pieces.remove(piece)
         if not pieces:
             del self._by_queue[piece.queue]
         if piece.read_to < piece.end:
             self._dropped(piece)
+
+    def _forget(self, piece: Piece) -> None:
+        del (self._used if piece in self._used else self._finished)[piece]
+        self.bytes -= piece.size

@@ -8,37 +8,33 @@ several side by side, each of which is given out when it is there.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from brokerd.store.cold import ColdMiss, ColdRead
 from brokerd.store.log.record_checks import FirstAstray, first_astray
-from brokerd.store.unit import UNIT
 from brokerd.tiers.objects.interface import NotThere, ObjectStore, ObjectStoreError
 from brokerd.tiers.reading.cache import Cache, Piece
 from brokerd.tiers.reading.message_bytes import MessageBytes
+from brokerd.tiers.reading.pieces import MOST_BYTES, PART_BYTES, Range, parts_of, read_at_once
 from brokerd.tiers.reading.places import Places
 from brokerd.tiers.reading.windows import LEAST, Windows
 from brokerd.tiers.upload.uploader import Loop
 from remoting import codes
+from remoting.disk import Bytes
 from remoting.errors import RequestError
 from remoting.tier.contents import Queue
 from remoting.tier.names import ENTRY_BYTES
-from remoting.tier.segments import QueueSegments, Segment
+from remoting.tier.segments import Form, QueueSegments, Segment
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES: Final = 16 << 20
-_PART_BYTES: Final = 2 << 20  # of a fetch, at most; each part is given out when it comes, and is an answer in bulk
 _FITTING: Final = 15, 16  # of such a part, so that messages a bit longer than others on average make no second one
 _ERROR_S: Final = 1.0
 _CACHE_PART: Final = 4  # of the cache, at most, for one fetch
 _AHEAD: Final = 2  # the next window is fetched when so much of this part of the last one is read
-_WINDOWS_AHEAD: Final = 2  # of who reads on and on: each takes as long as two requests, whatever its size
 
 Segments = Callable[[Queue], QueueSegments]
 Work = Coroutine[Any, Any, None]
@@ -51,11 +47,23 @@ class Wanted(NamedTuple):
     first: int
 
 
+class Ahead(NamedTuple):
+    """`most_bytes` are about the most that one fetch brings, unless one message has more. So many windows are fetched ahead of
+    who reads on and on."""
+
+    most_bytes: int
+    windows: int
+
+
+# as fast as it can be had: a window takes as long as two requests, whatever its size
+AT_FULL_SPEED: Final = Ahead(MOST_BYTES, 2)
+
+
 class ColdReads:
     """`store.store_reads.Cold`. `listeners` hear of queues in which more can be read than a moment ago, or never will.
 
     `first_astray` checks what was fetched, as `record_checks.first_astray` does; `counted` has the time counted that a fetch
-    takes of the event loop, and `most_bytes` are about the most that one brings, unless one message has more.
+    takes of the event loop, and `ahead` is how much is fetched now.
     """
 
     def __init__(
@@ -70,7 +78,7 @@ class ColdReads:
         self.listeners: list[Callable[[str, int], None]] = []
         self._first_astray = first_astray
         self.counted: Callable[[Callable[[], Work]], Work] = lambda work: work()
-        self.most_bytes: Callable[[], int] = lambda: MOST_BYTES
+        self.ahead: Callable[[], Ahead] = lambda: AT_FULL_SPEED
         self._objects = objects
         self._messages = MessageBytes(objects, loop.aside)
         self._segments = segments
@@ -159,7 +167,7 @@ class ColdReads:
     def _was_read(self, wanted: Wanted, piece: Piece, next_offset: int, end: int, asked: int) -> None:
         queue, queue_offset = wanted
         self.hits += 1
-        piece.read_to = max(piece.read_to, next_offset)
+        self.cache.was_read(piece, next_offset)
         self._windows.read(queue, queue_offset, next_offset, asked, was_last=next_offset == piece.end)
         self._read_ahead(queue, piece, next_offset, end)
 
@@ -202,8 +210,8 @@ class ColdReads:
             return None
         piece = self.cache.find(queue, queue_offset)
         if piece is None:
-            entries = await self._entries(queue, queue_offset, queue_offset + 1, segment)
-            piece = await self._piece(queue, queue_offset, segment, entries)
+            asked = Range(queue, queue_offset, queue_offset + 1, segment)
+            piece = await self._piece(asked, await self._entries(asked))
         return piece.record(queue_offset)
 
     def _record(self, queue: Queue, segment: Segment, queue_offset: int) -> bytes:
@@ -230,7 +238,7 @@ class ColdReads:
             return self._fetching[wanted]
         if wanted in self._line:
             return self._line[wanted][0]
-        room = min(self.most_bytes(), self.cache.max_bytes // _CACHE_PART)
+        room = min(self.ahead().most_bytes, self.cache.max_bytes // _CACHE_PART)
         count = min(window, max(LEAST, room * segment.messages // max(1, segment.message_bytes)))
         end = self.cache.room_behind(queue, first, min(end, first + count))
         self._line[wanted] = end, segment
@@ -252,7 +260,7 @@ class ColdReads:
         window = self._windows.at(queue, next_offset)
         if piece.end - next_offset > window // _AHEAD or piece.end >= end:
             return
-        ahead = window * _WINDOWS_AHEAD if window > LEAST else window
+        ahead = window * self.ahead().windows if window > LEAST else window
         self._have_up_to(queue, piece.end, next_offset + ahead, end, window)
 
     def _have_up_to(self, queue: Queue, first: int, up_to: int, end: int, window: int) -> None:
@@ -306,13 +314,33 @@ class ColdReads:
     async def _first_part(self, wanted: Wanted, end: int, segment: Segment, entries: bytes) -> Piece:
         """The others are fetched beside it."""
         queue, first = wanted
-        if not entries:
-            found = await self._entries(queue, first, end, segment)
-            entries, *others = _parts(found)
-            self._fetching[wanted] = begin = first + len(entries) // ENTRY_BYTES
-            for other in others:
-                begin = self._fetch_beside(Wanted(queue, begin), segment, other)
-        return await self._piece(queue, first, segment, entries)
+        asked = Range(queue, first, end, segment)
+        if entries:
+            return await self._piece(asked, entries)
+        at_once = self._read_at_once(asked)
+        if at_once is not None:
+            (entries, *others), content = await at_once
+            self._fetch_others(asked, entries, others)
+            return Piece(queue, first, entries, content)
+        entries, *others = parts_of(await self._entries(asked))
+        self._fetch_others(asked, entries, others)
+        return await self._piece(asked, entries)
+
+    def _read_at_once(self, asked: Range) -> Awaitable[tuple[list[bytes], Bytes]] | None:
+        """All of it by one helper thread. None where others wait for more than a disk, and of what is long: there the parts are
+        read side by side."""
+        segment = asked.segment
+        is_long = (asked.end - asked.first) * segment.message_bytes > PART_BYTES * segment.messages
+        if is_long or segment.form is not Form.RAW:
+            return None
+        return self._objects.read_in_thread(partial(read_at_once, asked, self._first_astray))
+
+    def _fetch_others(self, asked: Range, entries: bytes, others: Sequence[bytes]) -> None:
+        """The parts behind the first one, whose entries these are."""
+        begin = asked.first + len(entries) // ENTRY_BYTES
+        self._fetching[Wanted(asked.queue, asked.first)] = begin
+        for other in others:
+            begin = self._fetch_beside(Wanted(asked.queue, begin), asked.segment, other)
 
     def _fetch_beside(self, wanted: Wanted, segment: Segment, entries: bytes) -> int:
         """Where that part ends. It is not fetched when it is there, or on its way."""
@@ -322,26 +350,16 @@ class ColdReads:
             self._begin(wanted, end, segment, entries)
         return end
 
-    async def _entries(self, queue: Queue, first: int, end: int, segment: Segment) -> bytes:
+    async def _entries(self, asked: Range) -> bytes:
         """Of as many messages as are fetched at once. Raises ObjectStoreError, also when they cannot be right."""
-        start = (first - segment.first) * ENTRY_BYTES
-        entries = bytes(await self._objects.get(segment.entries_name(*queue), start, (end - first) * ENTRY_BYTES))
-        count = _count_of(entries, segment)
-        if not count:
-            raise NotThere(f"the entries of {segment.entries_name(*queue)} are not what was stored")
-        return entries[: count * ENTRY_BYTES]
+        return asked.whole_entries(await self._objects.get(asked.entries_name, *asked.entries_place))
 
-    async def _piece(self, queue: Queue, first: int, segment: Segment, entries: bytes) -> Piece:
+    async def _piece(self, asked: Range, entries: bytes) -> Piece:
         """Raises ObjectStoreError, also when what is there is not what was stored."""
-        begin, length = UNIT.unpack_from(entries)[0], _bytes_of(entries)
-        is_long = length > MOST_BYTES and len(entries) > ENTRY_BYTES
-        if begin < segment.base or not 0 < length <= segment.message_end - begin or is_long:
-            raise NotThere(f"the entries of {segment.entries_name(*queue)} are not what was stored")
-        content = await self._messages.read(queue, segment, begin - segment.base, length)
+        content = await self._messages.read(asked.queue, asked.segment, *asked.messages_place(entries))
         # by a helper thread: who reads what is in files does not wait for a piece of megabytes
-        if await self._loop.aside(partial(self._first_astray, content, begin, entries)) is not None:
-            raise NotThere(f"messages in {segment.messages_name(*queue)} are not what was stored")
-        return Piece(queue, first, entries, content)
+        await self._loop.aside(partial(asked.check, self._first_astray, content, entries))
+        return Piece(asked.queue, asked.first, entries, content)
 
     def _dropped(self, piece: Piece) -> None:
         self._windows.dropped(piece.queue, piece.read_to)
@@ -350,42 +368,7 @@ class ColdReads:
 def _asked(max_count: int, max_bytes: int, messages: int, message_bytes: int) -> int:
     """About how many messages have room in an answer and in a part of a fetch, where so many have so many bytes."""
     of, parts = _FITTING
-    return max(1, min(max_count, min(max_bytes, _PART_BYTES) * of // parts * messages // max(1, message_bytes)))
-
-
-def _bytes_of(entries: bytes, first: int = 0, end: int = 0) -> int:
-    """How many bytes the messages `[first, end)` of the entries have; without an end, all from there on."""
-    begin: int = UNIT.unpack_from(entries, first * ENTRY_BYTES)[0]
-    place, size, _ = UNIT.unpack_from(entries, (end or len(entries) // ENTRY_BYTES) * ENTRY_BYTES - ENTRY_BYTES)
-    length: int = place + size - begin
-    return length
-
-
-def _count_of(entries: bytes, segment: Segment) -> int:
-    """How many messages from the first one on are fetched at once; 0 when the entries cannot be right."""
-    count = len(entries) // ENTRY_BYTES
-    begin = UNIT.unpack_from(entries)[0]
-    if _bytes_of(entries) > MOST_BYTES:
-        count = max(1, bisect_right(range(1, count + 1), MOST_BYTES, key=partial(_bytes_of, entries, 0)))
-    is_right = segment.base <= begin and 0 < _bytes_of(entries, 0, count) <= segment.message_end - begin
-    return count if is_right else 0
-
-
-def _parts(entries: bytes) -> list[bytes]:
-    """The entries, cut where their messages make parts of about as many bytes each, as few as there can be."""
-    count, whole, begin = len(entries) // ENTRY_BYTES, _bytes_of(entries), UNIT.unpack_from(entries)[0]
-
-    def place_of(number: int) -> int:
-        place: int = UNIT.unpack_from(entries, number * ENTRY_BYTES)[0] - begin
-        return place
-
-    parts = -(-whole // _PART_BYTES)
-    cuts = [0]
-    for number in range(1, parts):
-        cut = bisect_left(range(count), whole * number // parts, key=place_of)
-        if cuts[-1] < cut < count:
-            cuts.append(cut)
-    return [entries[first * ENTRY_BYTES : end * ENTRY_BYTES] for first, end in pairwise((*cuts, count))]
+    return max(1, min(max_count, min(max_bytes, PART_BYTES) * of // parts * messages // max(1, message_bytes)))
 
 
 def _select(

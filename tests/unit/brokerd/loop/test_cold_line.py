@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,7 +22,9 @@ class Broker:
     def __init__(self, share: float = 0.2) -> None:
         self.turns = Turns()
         self.share = share
-        self.line = ColdLine(self.turns, Clocks(self.turns.time, self.turns.time), lambda: self.share)
+        self.is_short: list[bool] = []
+        clocks = Clocks(self.turns.time, self.turns.time)
+        self.line = ColdLine(self.turns, clocks, lambda: self.share, keep_short=self.is_short.append)
         self.line.others = Others(lambda: self.done, self.hear)
         self.done = 0
         self.are_gone = False  # the others
@@ -156,8 +160,67 @@ def test_they_have_their_turn_behind_one_of_the_others() -> None:
     broker.serve()
     broker.turns.run()
     assert not broker.had, "when the answer has left, and was taken"
-    broker.turns.run(0.2)
+    broker.turns.run(2)
     assert [who for who, _ in broker.had] == ["a"]
+
+
+@pytest.mark.parametrize(("gap_s", "late_s"), [(0.0013, 0.0), (0.0013, 0.0002), (0.004, 0.0005), (0.0005, 0.0)])
+def test_they_have_their_turns_early_between_two_answers_of_the_others(gap_s: float, late_s: float) -> None:
+    broker, rng = Broker(0.1), Random(1)
+    served_s: list[float] = []
+
+    def serve() -> None:
+        served_s.append(broker.turns.time())
+        broker.serve()
+        broker.turns.call_later(gap_s + late_s * rng.random(), serve)
+
+    serve()
+    for who in "abcd":
+        broker.read_on(who, 0.00005)
+    broker.turns.run(100)  # the others' answers were not seen before
+    begins_s = [at_s for _, at_s in broker.had]
+    broker.turns.run(500)
+    first_s: dict[int, float] = {}  # behind each answer
+    last_s: dict[int, float] = {}
+    for _, at_s in broker.had[len(begins_s) :]:
+        answer = bisect_right(served_s, at_s) - 1
+        last_s[answer] = at_s - served_s[answer]
+        first_s.setdefault(answer, last_s[answer])
+    assert len(first_s) > 50
+    assert min(first_s.values()) > 0.00007
+    assert max(first_s.values()) < max(0.6 * gap_s, 0.0004)
+    assert max(last_s.values()) < max(0.8 * gap_s, 0.0004), "and not when the next one asks"
+
+
+def test_when_one_of_the_others_is_served_nothing_is_asked_of_the_scheduler() -> None:
+    """It would be done before he can take his answer, where he is woken on the processor that the loop has."""
+    turns, asked = Turns(), list[float]()
+    line = ColdLine(turns, Clocks(turns.time, turns.time), lambda: 0.5, lambda delay_s, _: asked.append(delay_s))
+    broker = Broker()
+    line.others = Others(lambda: broker.done, broker.hear)
+    broker.serve()
+    line.stand("a", lambda: None)
+    turns.run(3)
+    (_,) = asked
+    for _ in range(10):
+        broker.serve()
+    turns.run(3)
+    assert len(asked) == 1
+
+
+def test_who_has_not_stood_there_for_a_while_hears_of_the_others_no_more() -> None:
+    broker = Broker()
+    broker.serve_every(0.001)
+    broker.line.stand("a", broker.read("a"))
+    broker.turns.run(50)
+    assert broker.hearer is not None
+    assert broker.is_short == [True]
+    broker.turns.run(200)
+    assert broker.hearer is None
+    assert broker.is_short == [True, False]
+    broker.line.stand("a", broker.read("a"))
+    broker.turns.run(50)
+    assert len(broker.had) == 2
 
 
 def test_others_who_are_never_heard_of_hold_up_nobody_for_long() -> None:
@@ -257,10 +320,13 @@ def test_it_has_a_timer_of_its_own_for_the_moment_behind_an_answer() -> None:
     broker.serve()
     line.stand("a", lambda: had.append(turns.time()))
     turns.run(3)
+    ((delay_s, look),) = asked
+    assert 0 < delay_s < 0.002
     broker.serve()
-    turns.run(5)
-    ((delay_s, call),) = asked
-    assert 0 < delay_s < 0.001
+    look()
+    _, (delay_s, call) = asked
+    assert 0 < delay_s <= 0.0001
+    turns.run(1)
     assert not had
     call()
     turns.run()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -15,7 +16,8 @@ from brokerd.loop.aside import HelperThreads
 from brokerd.loop.cold_line import Clocks
 from brokerd.store.log.record_checks import first_astray
 from brokerd.store.unit import UNIT
-from brokerd.tiers.reading.cold_reads import ColdReads
+from brokerd.tiers.objects.interface import Read
+from brokerd.tiers.reading.cold_reads import Ahead, ColdReads
 from brokerd.tiers.upload.uploader import Loop
 from remoting.disk import Bytes
 from remoting.errors import RequestError
@@ -30,8 +32,16 @@ ENTRY_BYTES = UNIT.size
 IN_FLIGHT = 4
 
 
+@pytest.fixture(params=["by threads", "by requests"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How objects are read."""
+    monkeypatch.setattr(Reader, "by_threads", request.param == "by threads")
+
+
 class Reader:
     """Of a tier with one segment, parts of which may be replaced."""
+
+    by_threads = False
 
     def __init__(self, records: Sequence[bytes] = ()) -> None:
         self.files = TierFiles()
@@ -48,6 +58,12 @@ class Reader:
         self.files.put(name, bytes(whole))
 
     async def get(self, name: str, start: int, length: int) -> bytes:
+        return self.read_range(name, start, length)
+
+    def read_in_thread(self, work: Callable[[Read], Any]) -> Awaitable[Any] | None:
+        return HelperThreads(1, "helper").run(partial(work, self.read_range)) if self.by_threads else None
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
         if name == self.segment.entries_name(*QUEUE):
             self.asked.append((start // ENTRY_BYTES, length // ENTRY_BYTES))
         else:
@@ -83,6 +99,25 @@ class Reader:
             found = cold.read(*QUEUE, 0, MESSAGES, MESSAGES, 1 << 30, None)
             await self.fetched()
         return list(found.records)
+
+
+async def test_where_threads_read_the_loop_hears_of_a_fetch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reader, "by_threads", True)
+    reader, heard = Reader(), 0
+    called = asyncio.BaseEventLoop.call_soon_threadsafe
+
+    def call_soon_threadsafe(self: asyncio.BaseEventLoop, *arguments: Any, **more: Any) -> Any:
+        nonlocal heard
+        heard += 1
+        return called(self, *arguments, **more)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(type(loop), "call_soon_threadsafe", call_soon_threadsafe)
+    cold = reader.cold()
+    assert cold.read(*QUEUE, 0, MESSAGES, MESSAGES, 1 << 30, None).is_coming
+    await reader.fetched()
+    assert len(reader.lengths) == 1
+    assert heard == 1
 
 
 async def test_a_helper_thread_looks_at_all_of_it() -> None:
@@ -143,6 +178,17 @@ async def test_what_is_read_ahead_is_neither_missed_nor_repeated(cache_bytes: in
     assert found == reader.records
     if cache_bytes == 1 << 20:
         assert sum(count for _, count in reader.asked) == MESSAGES, "each was fetched once"
+
+
+async def test_who_has_a_share_of_the_time_has_one_piece_on_its_way() -> None:
+    reader = Reader()
+    cold, offset = reader.cold(), 0
+    cold.ahead = lambda: Ahead(PART, 1)
+    while offset < MESSAGES:
+        offset = cold.read(*QUEUE, offset, MESSAGES, 32, 1 << 30, None).next_offset
+        assert len(reader.tasks) <= 1
+        await reader.fetched()
+    assert sum(count for _, count in reader.asked) == MESSAGES, "and nothing is missed"
 
 
 # ---- in bulk
