@@ -323,9 +323,8 @@ class NativeKernel:
                 turned,
                 tallied,
             ) = _RESULTS.unpack(self._results)
-            numbers, keys = self._touched[: touched * _TOUCHED_NUMBERS].tolist(), self._topics.keys
-            queues = [keys[slot] for slot in numbers[::_TOUCHED_NUMBERS]]
-            has_guessed = run.next_offsets.next_of(queues) == numbers[1::_TOUCHED_NUMBERS]
+            queues, firsts, nexts = self._touched_queues(touched)
+            has_guessed = run.next_offsets.next_of(queues) == firsts
             if not (has_guessed and (not turned or self._has_guessed_turns(turned))):
                 self._guess(run.next_offsets, touched)
                 self._guess_turns(turned)
@@ -336,7 +335,7 @@ class NativeKernel:
             is_full = True
             self._guess(run.next_offsets, touched)
             self._guess_turns(turned)
-        run.next_offsets.update(zip(queues, numbers[2::_TOUCHED_NUMBERS], strict=True))
+        run.next_offsets.update(zip(queues, nexts, strict=True))
         for target in self._turned_targets(turned) if turned else ():
             self._twin.set_turn(self._topics.names[target], self._topics.turns[target * _SLOT_NUMBERS])
         if frames:
@@ -422,6 +421,16 @@ class NativeKernel:
                 0,
                 0,
             )
+
+    def _touched_queues(self, count: int) -> tuple[list[QueueKey], list[int], list[int]]:
+        """So many queues that the call touched, what it took for the next offset of each, and what that is behind it."""
+        keys = self._topics.keys
+        if count == 1:
+            slot, first, following = self._touched[:_TOUCHED_NUMBERS]
+            return [keys[slot]], [first], [following]
+        numbers = self._touched[: count * _TOUCHED_NUMBERS].tolist()
+        queues = [keys[slot] for slot in numbers[::_TOUCHED_NUMBERS]]
+        return queues, numbers[1::_TOUCHED_NUMBERS], numbers[2::_TOUCHED_NUMBERS]
 
     def _guess(self, next_offsets: TakenOffsets, count: int) -> None:
         """So many queues have numbers as if the call had not been."""
