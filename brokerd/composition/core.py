@@ -122,6 +122,7 @@ class BrokerCore:
             ground, clients, record_log, store, preface, lambda: replica.epochs
         )
         self._residents: tuple[Resident, ...] = residents
+        self._own_topics = frozenset[str]().union(*(each.own_topics for each in residents))
         self.metadata, self.placements, self.pop, self.transactions, self.schedule, self.timers, self.tiers = residents
         self._timer_readers = self._background([*timer_files, self.timers.counting], environment)
         rules = SendRules(self.metadata.topic, identity.cluster, settings.delays)
@@ -280,10 +281,13 @@ class BrokerCore:
         return bool(self.store.damage_listeners)
 
     def _dispatched(self, arrivals: Arrivals) -> None:
-        own = [each.dispatched for each in self._residents if not arrivals.topics.isdisjoint(each.own_topics)]
-        if not arrivals.topics.isdisjoint(self.metadata.own_topics):
-            arrivals.all()  # a topic's deletion among them takes away its queues, of which others hear behind that
-        self._untold.append((arrivals, deque([*own, self._note_new_file, *self.arrival_listeners])))
+        hearers = deque([self._note_new_file, *self.arrival_listeners])
+        if not arrivals.topics.isdisjoint(self._own_topics):
+            own = [each.dispatched for each in self._residents if not arrivals.topics.isdisjoint(each.own_topics)]
+            hearers.extendleft(reversed(own))
+            if not arrivals.topics.isdisjoint(self.metadata.own_topics):
+                arrivals.all()  # a topic's deletion among them takes away its queues, of which others hear behind that
+        self._untold.append((arrivals, hearers))
         self._tell()
 
     def _tell(self) -> None:

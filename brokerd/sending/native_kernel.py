@@ -235,14 +235,35 @@ class NativeKernel:
         self._are_topics_new = True
 
     def take(self, run: Run, sources: Sequence[Source]) -> list[Taken]:
-        progress = Progress(sources)
         self._begin_terms()
+        if len(sources) == 1:  # as from who waits for each answer, to whom every microsecond counts
+            self._put_source(0, sources[0])
+            done, early, stop = self._lay_out(run, 1)
+            if done and not early:
+                return [self._all_of_one()]
+            progress = Progress(sources)
+            self._note_progress(progress, done, 1, early)
+        else:
+            progress = Progress(sources)
+            stop = self.lay_out(run, progress)
         while progress.index < len(sources):
-            if self.lay_out(run, progress) == _LEFT:
+            if stop == _LEFT:
                 others = self._twin.take_one(run, progress.next_frames(_TWINS_FRAMES))
                 if progress.add(others, _TWINS_FRAMES) is not Stop.END:
                     break
+                if progress.index == len(sources):
+                    break
+            stop = self.lay_out(run, progress)
         return progress.found[: progress.index + 1]
+
+    def _all_of_one(self) -> Taken:
+        """What the call took of its only source, which is at its end, where nobody is answered early."""
+        taken = Taken()
+        taken.position, _, answers_end, opaques_end = self._progress[:_PROGRESS_NUMBERS]
+        if opaques_end:
+            taken.answers.append(bytes(self._answers_view[:answers_end]))
+            taken.opaques = self._opaques[:opaques_end].tolist()
+        return taken
 
     def take_together(self, run: Run, buffers: Sequence[bytes], peers: Sequence[bytes], most: int) -> Together:
         self._begin_terms()
@@ -302,9 +323,8 @@ class NativeKernel:
                 turned,
                 tallied,
             ) = _RESULTS.unpack(self._results)
-            numbers, keys = self._touched[: touched * _TOUCHED_NUMBERS].tolist(), self._topics.keys
-            queues = [keys[slot] for slot in numbers[::_TOUCHED_NUMBERS]]
-            has_guessed = run.next_offsets.next_of(queues) == numbers[1::_TOUCHED_NUMBERS]
+            queues, firsts, nexts = self._touched_queues(touched)
+            has_guessed = run.next_offsets.next_of(queues) == firsts
             if not (has_guessed and (not turned or self._has_guessed_turns(turned))):
                 self._guess(run.next_offsets, touched)
                 self._guess_turns(turned)
@@ -315,7 +335,7 @@ class NativeKernel:
             is_full = True
             self._guess(run.next_offsets, touched)
             self._guess_turns(turned)
-        run.next_offsets.update(zip(queues, numbers[2::_TOUCHED_NUMBERS], strict=True))
+        run.next_offsets.update(zip(queues, nexts, strict=True))
         for target in self._turned_targets(turned) if turned else ():
             self._twin.set_turn(self._topics.names[target], self._topics.turns[target * _SLOT_NUMBERS])
         if frames:
@@ -346,11 +366,15 @@ class NativeKernel:
     def _put_sources(self, progress: Progress) -> int:
         """Tell the library what is left of the sources, or of the first ones; of how many."""
         sources = progress.rest(_SOURCES)
-        for index, (buffer, position, peer, most, reading) in enumerate(sources):
-            self._buffers[index] = buffer
-            read = _UNREAD if reading is None else reading.of(buffer)
-            _SOURCE.pack_into(self._sources, index * _SOURCE.size, len(buffer), position, most, *read, len(peer), peer)
+        for index, source in enumerate(sources):
+            self._put_source(index, source)
         return len(sources)
+
+    def _put_source(self, index: int, source: Source) -> None:
+        buffer, position, peer, most, reading = source
+        self._buffers[index] = buffer
+        read = _UNREAD if reading is None else reading.of(buffer)
+        _SOURCE.pack_into(self._sources, index * _SOURCE.size, len(buffer), position, most, *read, len(peer), peer)
 
     def _note_progress(self, progress: Progress, done: int, count: int, early: Set[int]) -> None:
         """What the call took of so many sources, the first ones of which are at their end; `early` are the answers for who does
@@ -397,6 +421,16 @@ class NativeKernel:
                 0,
                 0,
             )
+
+    def _touched_queues(self, count: int) -> tuple[list[QueueKey], list[int], list[int]]:
+        """So many queues that the call touched, what it took for the next offset of each, and what that is behind it."""
+        keys = self._topics.keys
+        if count == 1:
+            slot, first, following = self._touched[:_TOUCHED_NUMBERS]
+            return [keys[slot]], [first], [following]
+        numbers = self._touched[: count * _TOUCHED_NUMBERS].tolist()
+        queues = [keys[slot] for slot in numbers[::_TOUCHED_NUMBERS]]
+        return queues, numbers[1::_TOUCHED_NUMBERS], numbers[2::_TOUCHED_NUMBERS]
 
     def _guess(self, next_offsets: TakenOffsets, count: int) -> None:
         """So many queues have numbers as if the call had not been."""

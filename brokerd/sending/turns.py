@@ -150,21 +150,22 @@ class SendTurn(Generic[OfRun]):
         except LogboomError as error:
             answers.refused(as_request_error(error, codes.SERVICE_NOT_AVAILABLE))
             return
-        self._counters.stored(run)
         self._acknowledger.appended(run.end_offset)
         if answers.appended(run):
             self._acknowledger.wait(run.end_offset, _when_acknowledged(self._counters, run.entry_count, answers))
+        self._counters.stored(run)  # behind the answers, for which somebody may wait
 
 
 def _when_acknowledged(counters: Counters, count: int, answers: Answers) -> Callable[[PutStatus], None]:
     appended_ns = perf_counter_ns()
 
     def tell(status: PutStatus) -> None:
-        counters.puts.add((perf_counter_ns() - appended_ns) / 1e6, count)
+        acknowledged_ns = perf_counter_ns()
         if status not in _STORED:
             answers.refused(RequestError(codes.SERVICE_NOT_AVAILABLE, ROLE_CHANGED))
         else:
             answers.acknowledged(status)
+        counters.puts.add((acknowledged_ns - appended_ns) / 1e6, count)
 
     return tell
 

@@ -99,13 +99,18 @@ class Statistics:
         if not run.parts:
             self._stored(run.entries, run.message_count, run.size)
             return
-        for entries in (*(entries for entries, _ in run.parts), run.entries):
+        for entries, _ in run.parts:
             if isinstance(entries, LaidOut):
                 for tally in entries.tallies:
                     self.stored_in(*tally)
             else:
-                messages, size = sum(each[7] for each in entries), sum(each[7] * each[4] for each in entries)
-                self._stored(entries, messages, size)
+                self._stored_all(entries)
+        if run.entries:
+            self._stored_all(run.entries)
+
+    def _stored_all(self, entries: Sequence[Entry]) -> None:
+        messages, size = sum(each[7] for each in entries), sum(each[7] * each[4] for each in entries)
+        self._stored(entries, messages, size)
 
     def _stored(self, entries: Sequence[Entry], messages: int, size: int) -> None:
         """Entries, and how many messages of how many bytes they stand for."""

@@ -1,11 +1,13 @@
 /* A broker that costs as little as one can, to see what a client leaves a broker to gain: it stores nothing.
  *
- *   nothing PORT BODY_BYTES [SENDS_GATHER_US [PULLS_GATHER_US]]
+ *   nothing PORT BODY_BYTES [SENDS_GATHER_US [PULLS_GATHER_US [FILE]]]
  *
  * It listens on loopback, and is its own name server. Sends (10, 310, 320) are counted and answered at once, in one
  * write for all that one read brought; pulls (11) get as many messages as were counted, each with a body of BODY_BYTES, the same for
  * all, and wait where there is none. With the times, sends are not looked at, and pulls that wait are not answered, sooner than so
- * long after the last time. For clients whose headers are JSON, which it trusts.
+ * long after the last time. With FILE, what is received goes there, over zeros that were written before, and over itself again, and a
+ * sync comes before the answers of a turn: one thread does all of it, so nobody is woken but by the network and the disk. For clients
+ * whose headers are JSON, which it trusts.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -27,6 +29,8 @@
 #define MOST_QUEUES 64
 #define MOST_TOPICS 64
 #define MOST_PULLED 32
+#define MOST_EVENTS 64
+#define FILE_BYTES (64 << 20)
 #define LEAST_GATHERED 4 /* sends of a turn, from which on the next ones are waited for */
 
 struct connection {
@@ -57,6 +61,10 @@ static int held_count;
 static char client_id[128];
 static uint64_t sends_gather_ns, pulls_gather_ns, sends_at_ns, pulls_at_ns;
 static int last_sends, turn_sends;
+static int file = -1; /* where what is received goes */
+static off_t file_at;
+static struct connection *unanswered[MOST_EVENTS]; /* of this turn, where there is a file */
+static int unanswered_count;
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -353,6 +361,25 @@ static void handle(struct connection *c, const char *frame, size_t size) {
     }
 }
 
+static void make_file(const char *path) {
+    char *zeros = calloc(1, READ_BYTES);
+    file = open(path, O_RDWR | O_CREAT, 0600);
+    for (off_t at = 0; at < FILE_BYTES; at += READ_BYTES)
+        if (pwrite(file, zeros, READ_BYTES, at) != READ_BYTES)
+            fail("write zeros");
+    free(zeros);
+    if (fsync(file))
+        fail("fsync");
+}
+
+static void keep(const char *bytes, size_t size) {
+    if (file_at + (off_t)size > FILE_BYTES)
+        file_at = 0;
+    if (pwrite(file, bytes, size, file_at) != (ssize_t)size)
+        fail("write");
+    file_at += (off_t)size;
+}
+
 static void take(struct connection *c) {
     ssize_t got = read(c->socket, c->in + c->in_length, READ_BYTES - c->in_length);
     if (got <= 0) {
@@ -362,6 +389,8 @@ static void take(struct connection *c) {
         c->socket = -1;
         return;
     }
+    if (file >= 0)
+        keep(c->in + c->in_length, (size_t)got);
     c->in_length += (size_t)got;
     size_t at = 0;
     while (c->in_length - at >= 4 && c->in_length - at >= 4 + (size_t)get32(c->in + at)) {
@@ -370,7 +399,19 @@ static void take(struct connection *c) {
     }
     memmove(c->in, c->in + at, c->in_length - at);
     c->in_length -= at;
-    send_out(c);
+    if (file < 0)
+        send_out(c);
+    else
+        unanswered[unanswered_count++] = c;
+}
+
+/* Have synced what is kept of a turn, and send what waits for that. */
+static void answer_turn(void) {
+    if (file >= 0 && turn_sends && fdatasync(file))
+        fail("fdatasync");
+    for (int i = 0; i < unanswered_count; i++)
+        send_out(unanswered[i]);
+    unanswered_count = 0;
 }
 
 static void watch(int descriptor, void *what) {
@@ -391,6 +432,8 @@ int main(int count, char **words) {
     body_bytes = atoi(words[2]);
     sends_gather_ns = count > 3 ? (uint64_t)atoll(words[3]) * 1000 : 0;
     pulls_gather_ns = count > 4 ? (uint64_t)atoll(words[4]) * 1000 : 0;
+    if (count > 5)
+        make_file(words[5]);
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK), one = 1;
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
@@ -400,8 +443,8 @@ int main(int count, char **words) {
     watch(listener, &listener);
     watch(timer, &timer);
     for (;;) {
-        struct epoll_event events[64];
-        int ready = epoll_wait(poller, events, 64, -1);
+        struct epoll_event events[MOST_EVENTS];
+        int ready = epoll_wait(poller, events, MOST_EVENTS, -1);
         turn_sends = 0;
         if (sends_gather_ns && last_sends >= LEAST_GATHERED) {
             uint64_t now = now_ns(), then = sends_at_ns + sends_gather_ns;
@@ -425,6 +468,7 @@ int main(int count, char **words) {
             } else
                 take(what);
         }
+        answer_turn();
         if (turn_sends) {
             sends_at_ns = now_ns();
             last_sends = turn_sends;

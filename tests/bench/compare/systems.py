@@ -148,12 +148,13 @@ def ours(setup: str) -> Iterator[Running]:
 
 
 @contextmanager
-def nothing(_setup: str) -> Iterator[Running]:
-    """A broker that stores nothing and costs as little as one can, to see what a load leaves one to gain."""
+def nothing(setup: str) -> Iterator[Running]:
+    """A broker that costs as little as one can, to see what a load, and with fdatasync the disk, leaves one to gain."""
     with _directory() as directory:
         program, [port] = directory / "nothing", free_ports(1)
         subprocess.run(["cc", "-O2", "-o", program, ROOT / "tests/bench/nothing.c"], check=True)
-        process = Process("nothing", [str(port), "1024"], directory / "nothing.log", program=str(program))
+        synced = ["0", "0", str(directory / "synced")] if setup == DISK_FLUSH else []
+        process = Process("nothing", [str(port), "1024", *synced], directory / "nothing.log", program=str(program))
         process.start()
         try:
             wait_listening(process, port)
