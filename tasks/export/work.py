@@ -142,7 +142,22 @@ def export(
             change.record([NodeOutcome(group.name, Outcome.CONFIRMED)])
     if failures:
         raise ChangeFailed("export-failed", f"{topic} was not exported everywhere: {'; '.join(failures)}")
-    return {**asdict(counts), "more": more}
+    return {**asdict(counts), "more": more, "sentence": _sentence(counts, more)}
+
+
+def _sentence(counts: Counts, more: bool) -> str:
+    """What was done, for people."""
+    if not counts.files and not counts.removed:
+        return "Nothing was due: all that is to be in files is there."
+    files, messages = _counted(counts.files, "file"), _counted(counts.messages, "message")
+    sentence = f"{files} with {messages} written ({counts.bytes / (1 << 20):,.1f} MiB)"
+    if counts.removed:
+        sentence += f", {_counted(counts.removed, 'old file')} removed"
+    return f"{sentence}.{' More is due, and goes on in a moment.' if more else ''}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 EXPORTS: Final = {KIND: export}
