@@ -173,6 +173,7 @@ def test_what_is_due_is_exported_when_somebody_asks(operator: Client, viewer: Cl
     assert (answer.status_code, answer.json()["kind"]) == (202, "tier.export")
     assert viewer.post("/api/v1/topics/orders/export").status_code == 403
     assert operator.get("/topics/nope/export").status_code == 404
+    assert operator.post("/api/v1/topics/nope/export").status_code == 404
 
 
 @pytest.mark.parametrize(("field", "value"), [("tier_export", "csv"), ("tier_archive", "zstd")])

@@ -172,6 +172,8 @@ def _validate_export(actor: Actor, parameters: Parameters) -> Parameters:
     rules = Rules(parameters)
     cleaned = {"name": rules.name("name", most=MAX_TOPIC_LENGTH, what="topic")}
     rules.finish()
+    if snapshot.current().data is not None:
+        existing(cleaned["name"])
     return cleaned
 
 

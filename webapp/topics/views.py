@@ -82,7 +82,8 @@ def open_gate(request: HttpRequest, name: str) -> HttpResponse:
 @needs("topics.write")
 def export(request: HttpRequest, name: str) -> HttpResponse:
     """Writing what is due as Parquet now, without waiting for the workers' next look."""
-    existing(name)
+    if snapshot.current().data is not None:
+        existing(name)
     return form_page(request, "topics/export.html", {"name": name}, "tier.export", {"name": name})
 
 
