@@ -130,6 +130,10 @@ def _tier_attributes(parameters: Mapping[str, Any]) -> dict[str, str]:
         attributes["tier.enable"] = "true" if parameters["tier_enable"] else "false"
     if parameters.get("tier_reserve_time") is not None:
         attributes["tier.reserve.time"] = str(parameters["tier_reserve_time"])
+    if parameters.get("tier_archive") is not None:
+        attributes["tier.archive"] = "true" if parameters["tier_archive"] else "false"
+    if parameters.get("tier_export") is not None:
+        attributes["tier.export"] = parameters["tier_export"]
     return attributes
 
 

@@ -30,6 +30,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("topics/<name:name>/edit", topics.edit, name="topic-edit"),
     path("topics/<name:name>/delete", topics.delete, name="topic-delete"),
     path("topics/<name:name>/open-gate", topics.open_gate, name="topic-open-gate"),
+    path("topics/<name:name>/export", topics.export, name="topic-export"),
     path("topics/<name:name>/send", messages.send, name="message-send"),
     path("topics/<name:name>/messages", messages.messages, name="messages"),
     path("topics/<name:name>/messages/<name:group>/<int:queue_id>/<int64:offset>", messages.message, name="message"),

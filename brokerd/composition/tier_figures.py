@@ -74,6 +74,7 @@ def tier_state(tiers: TierService, store: MessageStore) -> TierState | None:
         cache_hits=cold.hits if cold is not None else 0,
         cache_misses=cold.misses if cold is not None else 0,
         reserved_time_ms=tiers.settings.reserved_time_ms,
+        archive=tiers.settings.archive,
         state_rounds=tiers.states.rounds if tiers.states is not None else 0,
     )
 

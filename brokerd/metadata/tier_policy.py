@@ -39,7 +39,18 @@ def reserved_hours(attributes: Mapping[str, str]) -> int:
 
 def is_archived(attributes: Mapping[str, str], otherwise: bool) -> bool:
     """Whether merged messages are stored as compressed blocks."""
-    return attributes.get(ARCHIVE, str(otherwise).lower()) == "true"
+    says = says_archived(attributes)
+    return otherwise if says is None else says
+
+
+def says_archived(attributes: Mapping[str, str]) -> bool | None:
+    """What the topic itself says of that; None = as the broker says."""
+    return None if ARCHIVE not in attributes else attributes[ARCHIVE] == "true"
+
+
+def is_exported(attributes: Mapping[str, str]) -> bool:
+    """Whether workers write what is in the tier as columns, too."""
+    return attributes.get(EXPORT) == "parquet"
 
 
 def problem_of(key: str, value: str) -> str | None:

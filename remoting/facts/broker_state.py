@@ -62,7 +62,8 @@ class QueueState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
     """A topic. `tiered`: its messages are uploaded to the tier, None without one; they stay there for `tier_reserved_hours`,
-    None = as long as the broker says."""
+    None = as long as the broker says. `tier_archived`: what is merged there is compressed, None = as the broker says.
+    `tier_exported`: workers write what is there as Parquet, too."""
 
     name: str
     type: str = "NORMAL"
@@ -72,6 +73,8 @@ class TopicState:
     system: bool = False
     tiered: bool | None = None
     tier_reserved_hours: int | None = None
+    tier_archived: bool | None = None
+    tier_exported: bool = False
     queues: tuple[QueueState, ...] = ()
 
 

@@ -355,7 +355,8 @@ class Queue:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """A topic. `tiered`: its messages are uploaded to the tier of a broker group, None where none has one; `tier_reserved_hours`:
-    for how long they stay there, None = as long as the brokers say."""
+    for how long they stay there, None = as long as the brokers say. `tier_archived`: what is merged there is compressed, None =
+    as the brokers say. `tier_exported`: workers write what is there as Parquet, too."""
 
     name: str
     type: str = "NORMAL"
@@ -367,6 +368,8 @@ class Topic:
     placement: TopicPlacement | None = None
     tiered: bool | None = None
     tier_reserved_hours: int | None = None
+    tier_archived: bool | None = None
+    tier_exported: bool = False
 
     @property
     def tier_bytes(self) -> int:

@@ -18,8 +18,9 @@ class TierState:
     `waiting_log_bytes`; `gone_log_bytes` of these went with their files, because the disk was full. In the tier are `segments`,
     with `messages` and `bytes`, entries included; between them `missing_messages` that never came there. `expiring_objects` are
     named by nobody any more, and are removed soon. What was uploaded and downloaded is counted since the start, with all
-    `requests` and those that failed. `reserved_time_ms` is for topics that say nothing else; 0 = for ever. `state_rounds`: so
-    often since this broker leads, topics, groups and consumer offsets were in the tier as they had been when the round began.
+    `requests` and those that failed. `reserved_time_ms` is for topics that say nothing else, 0 = for ever; so is `archive`:
+    what is merged is compressed. `state_rounds`: so often since this broker leads, topics, groups and consumer offsets were in
+    the tier as they had been when the round began.
     """
 
     url: str
@@ -47,6 +48,7 @@ class TierState:
     cache_hits: int = 0
     cache_misses: int = 0
     reserved_time_ms: int = 0
+    archive: bool = False
     state_rounds: int = 0
 
 

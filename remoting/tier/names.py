@@ -42,6 +42,7 @@ STOWED: Final = "timers/"
 _STOWED: Final = re.compile(r"timers/\d{10}-([0-9a-f]{1,16})-([0-9a-f]{1,16})")
 LEASES: Final = "lease/"
 STATES: Final = "state/"
+EXPORTS: Final = "export"  # what `tasks.tier.exports` calls is below it
 INDEX_TOPIC: Final = "rmq_sys_INDEX"  # whose queue 0 has the index of the whole broker group
 
 

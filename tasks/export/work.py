@@ -126,7 +126,7 @@ def export(
         )
 
     def go_on(so_far: Counts) -> bool:
-        change.tell_progress(so_far.files, None, f"{so_far.files} files with {so_far.messages:,} messages written")
+        change.tell_progress(so_far.files, None, _written(so_far))
         return change.now_s() - began_s < WORK_FOR_S
 
     failures = []
@@ -142,7 +142,25 @@ def export(
             change.record([NodeOutcome(group.name, Outcome.CONFIRMED)])
     if failures:
         raise ChangeFailed("export-failed", f"{topic} was not exported everywhere: {'; '.join(failures)}")
-    return {**asdict(counts), "more": more}
+    return {**asdict(counts), "more": more, "sentence": _sentence(counts, more)}
+
+
+def _sentence(counts: Counts, more: bool) -> str:
+    """What was done, for people."""
+    if not counts.files and not counts.removed:
+        return "Nothing is due now: no queue has 64 MiB more in the tier, and none has an earlier day that is not in files."
+    sentence = f"{_written(counts)} ({counts.bytes / (1 << 20):,.1f} MiB)"
+    if counts.removed:
+        sentence += f", {_counted(counts.removed, 'old file')} removed"
+    return f"{sentence}.{' More is due, and goes on in a moment.' if more else ''}"
+
+
+def _written(counts: Counts) -> str:
+    return f"{_counted(counts.files, 'file')} with {_counted(counts.messages, 'message')} written"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 EXPORTS: Final = {KIND: export}

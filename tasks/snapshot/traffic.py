@@ -108,6 +108,8 @@ def _topic(told: TopicState) -> Topic:
         system=told.system,
         tiered=told.tiered,
         tier_reserved_hours=told.tier_reserved_hours,
+        tier_archived=told.tier_archived,
+        tier_exported=told.tier_exported,
     )
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from remoting.tier.contents import Queue
 from remoting.tier.object_stores import StorePlace
 from tasks.spark import records
+from tasks.spark.meter import ReadFrom
 from tasks.spark.planning import QueueRange
 from tasks.tier import parquet
 from tasks.tier.objects import TierError
@@ -22,7 +24,15 @@ from tasks.tier.reads import GroupTier, Piece, group_tier
 
 log = logging.getLogger(__name__)
 
-Sized = tuple[pa.RecordBatch, int]  # and how many bytes it was read of
+
+class Sized(NamedTuple):
+    """Rows, of how many bytes they were read, and who gave them."""
+
+    batch: pa.RecordBatch
+    size_bytes: int
+    read_from: ReadFrom
+
+
 Decode = Callable[[QueueRange, bytes], pa.RecordBatch]
 
 
@@ -60,9 +70,9 @@ class ColdRanges:
                 position = piece.end
                 continue
             try:
-                for batch, size in _of_tier(tier, wanted, piece, columns, decode):
-                    yield batch, size
-                    position += batch.num_rows
+                for each in _of_tier(tier, wanted, piece, columns, decode):
+                    yield each
+                    position += each.batch.num_rows
                 if position != piece.end:
                     raise TierError(f"{position - piece.start} of its messages {piece.start} to {piece.end} are there")
             except TierError as error:
@@ -90,8 +100,9 @@ def _of_tier(
     tier: GroupTier, wanted: QueueRange, piece: Piece, columns: Sequence[str], decode: Decode
 ) -> Iterator[Sized]:
     if piece.file is not None:
-        yield from parquet.rows(tier.objects, piece.file.name, piece.start, piece.end, records.schema(columns))
+        for batch, size in parquet.rows(tier.objects, piece.file.name, piece.start, piece.end, records.schema(columns)):
+            yield Sized(batch, size, ReadFrom.FILES)
         return
     inside = wanted._replace(start=piece.start, end=piece.end)
     for body in tier.portions(Queue(wanted.topic, wanted.queue_id), piece):
-        yield decode(inside, body), len(body)
+        yield Sized(decode(inside, body), len(body), ReadFrom.SEGMENTS)

@@ -11,7 +11,8 @@ import secrets
 import socket
 import threading
 import time
-from typing import Final
+from enum import IntEnum
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -25,12 +26,32 @@ MAX_DATAGRAM_BYTES: Final = 512
 MAX_PARTITIONS: Final = 100_000
 
 
+class ReadFrom(IntEnum):
+    """Who gave rows; the numbers are their places in what is told."""
+
+    BROKERS = 0
+    SEGMENTS = 1  # of the tier
+    FILES = 2  # that were exported there
+
+
+class Told(NamedTuple):
+    """What one partition has read in all: rows, of how many bytes, and rows by who gave them."""
+
+    rows: int
+    bytes: int
+    of: tuple[int, ...]
+
+
+NOTHING: Final = Told(0, 0, (0,) * len(ReadFrom))
+
+
 class Meter:
     """The sending side, one per partition being read. Never fails: a report does not end because nobody listens."""
 
     def __init__(self, address: str | None, token: str, partition: str) -> None:
         self.rows = 0
         self.bytes = 0
+        self._of = [0] * len(ReadFrom)
         self._partition = partition
         self._token = token
         self._sent_at = float("-inf")
@@ -47,10 +68,11 @@ class Meter:
             log.warning("progress cannot be told to %s: %s", address, error)
             self.close()
 
-    def add(self, rows: int, size_bytes: int) -> None:
+    def add(self, rows: int, size_bytes: int, read_from: ReadFrom = ReadFrom.BROKERS) -> None:
         """Count what was read; tell it if some time has passed."""
         self.rows += rows
         self.bytes += size_bytes
+        self._of[read_from] += rows
         now = time.monotonic()
         if now - self._sent_at >= EVERY_S:
             self._sent_at = now
@@ -71,7 +93,7 @@ class Meter:
         if self._socket is None:
             return
         try:
-            self._socket.send(orjson.dumps([self._token, self._partition, self.rows, self.bytes]))
+            self._socket.send(orjson.dumps([self._token, self._partition, self.rows, self.bytes, self._of]))
         except OSError as error:
             log.debug("progress was not told: %s", error)
 
@@ -85,7 +107,7 @@ class MeterReceiver:
         self._socket.bind((host, 0))
         self._socket.settimeout(0.5)
         self._lock = threading.Lock()
-        self._counts: dict[str, tuple[int, int]] = {}
+        self._counts: dict[str, Told] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._receive, name="meter", daemon=True)
 
@@ -107,7 +129,13 @@ class MeterReceiver:
     def totals(self) -> tuple[int, int]:
         """(rows, bytes) read so far over all partitions."""
         with self._lock:
-            return sum(rows for rows, _ in self._counts.values()), sum(size for _, size in self._counts.values())
+            told = self._counts.values()
+            return sum(each.rows for each in told), sum(each.bytes for each in told)
+
+    def rows_from(self, read_from: ReadFrom) -> int:
+        """Those of the rows that came from there."""
+        with self._lock:
+            return sum(each.of[read_from] for each in self._counts.values())
 
     def _receive(self) -> None:
         while not self._closing:
@@ -120,14 +148,16 @@ class MeterReceiver:
     def take(self, datagram: bytes) -> None:
         """Count one datagram; one that is not ours, or out of bounds, is nothing."""
         try:
-            token, partition, rows, size_bytes = orjson.loads(datagram)
+            token, partition, rows, size_bytes, of = orjson.loads(datagram)
         except (ValueError, TypeError):
             return
         if not isinstance(token, str) or not secrets.compare_digest(token.encode(), self.token.encode()):
             return
         if not (isinstance(partition, str) and isinstance(rows, int) and isinstance(size_bytes, int)):
             return
+        if not (isinstance(of, list) and len(of) == len(ReadFrom) and all(isinstance(each, int) for each in of)):
+            return
         with self._lock:
-            present = self._counts.get(partition, (0, 0))
-            if partition in self._counts or len(self._counts) < MAX_PARTITIONS:
-                self._counts[partition] = (max(present[0], rows), max(present[1], size_bytes))
+            present = self._counts.get(partition, NOTHING)
+            if rows >= present.rows and (partition in self._counts or len(self._counts) < MAX_PARTITIONS):
+                self._counts[partition] = Told(rows, max(present.bytes, size_bytes), tuple(of))

@@ -19,7 +19,7 @@ from tasks.spark import records
 from tasks.spark.bulk_reads import BulkReads
 from tasks.spark.cluster import Cluster, Patience
 from tasks.spark.cold import ColdRanges, Sized
-from tasks.spark.meter import Meter
+from tasks.spark.meter import Meter, ReadFrom
 from tasks.spark.planning import QueueRange
 
 
@@ -45,17 +45,19 @@ def read_ranges(
 
     def of_brokers(wanted: QueueRange) -> Iterator[Sized]:
         for body in _read_all(cluster, wanted, BulkReads(cluster, wanted, turn, timeout_ms), fail_on_data_loss):
-            yield _batch(wanted, body, columns), len(body)
+            yield Sized(_batch(wanted, body, columns), len(body), ReadFrom.BROKERS)
 
     def decode(wanted: QueueRange, body: bytes) -> pa.RecordBatch:
         return _batch(wanted, body, columns)
 
     for each in ranges:
-        for batch, size in of_brokers(each) if cold is None else cold.read(each, columns, decode, of_brokers):
+        for batch, size, read_from in (
+            of_brokers(each) if cold is None else cold.read(each, columns, decode, of_brokers)
+        ):
             if not batch.num_rows:
                 continue
             if meter is not None:
-                meter.add(batch.num_rows, size)
+                meter.add(batch.num_rows, size, read_from)
             yield batch
 
 

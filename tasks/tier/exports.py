@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from remoting.tier import names
 from remoting.tier.contents import Queue
 
-DIRECTORY: Final = "export"
+DIRECTORY: Final = names.EXPORTS
 DAY_MS: Final = 86_400_000
 _NAME: Final = re.compile(r"export/([^/]+)/date=(\d{4}-\d\d-\d\d)/(\d{1,10})-(\d{1,19})-(\d{1,19})\.parquet")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

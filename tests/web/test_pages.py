@@ -106,6 +106,7 @@ READERS |= {"transactions", "timers", "timers-find"}
 OPERATORS = {"elect", "topic-create", "topic-edit", "topic-delete", "group-create", "group-delete", "report-run-now"}
 OPERATORS |= {"schedule-create", "schedule-edit", "schedule-delete", "schedule-run", "report-cancel", "message-send"}
 OPERATORS |= {"client-users", "client-user", "transaction-decide", "topic-open-gate", "group-edit", "timers-recall"}
+OPERATORS |= {"topic-export"}
 
 
 @pytest.mark.parametrize(("name", "address"), pages())
@@ -159,6 +160,7 @@ POSTED = [
     ("/topics/new", TOPIC),
     ("/topics/orders/edit", TOPIC),
     ("/topics/orders/delete", {"confirmation": "orders"}),
+    ("/topics/orders/export", {}),
     ("/topics/orders/open-gate", {"group": "broker-a", "source": "broker-z"}),
     ("/topics/orders/send", {"body": "hello", "keys": "k" * 90}),
     ("/groups/new", {"name": LONG, "retry_max_times": "16"}),

@@ -35,6 +35,7 @@ from webapp.api.client_times import ClientTimesSerializer
 from webapp.api.facts import FactSerializer, told
 from webapp.errors import PreconditionFailed
 from webapp.rules import TOPIC_TYPES, Rules
+from webapp.topics.changes import EXPORT_FORMATS
 from webapp.topics.purpose import purpose
 
 KINDS = [each.value for each in TopicKind]
@@ -58,6 +59,8 @@ class TopicSerializer(FactSerializer):
     help_texts = told(
         tiered="Whether its messages are kept in a tier; null where no broker group has one.",
         tier_reserved_hours="For how long they stay there; null = as long as the brokers say.",
+        tier_archived="Whether what is merged there is compressed; null = as the brokers say.",
+        tier_exported="Whether workers write what is there as Parquet, too.",
     )
     tier_bytes = Int64Field(allow_null=False, read_only=True, help_text="What the tiers have of it.")
     kind = serializers.ChoiceField(
@@ -89,6 +92,17 @@ class ChangeTopicSerializer(serializers.Serializer):
         required=False,
         help_text="Hours for which the tier keeps its messages, -1 = as long as the brokers say. What is older is removed.",
     )
+    tier_archive = serializers.BooleanField(
+        required=False,
+        help_text="Whether messages are compressed when small objects of the tier are merged; what was merged before stays as "
+        "it is.",
+    )
+    tier_export = serializers.ChoiceField(
+        choices=EXPORT_FORMATS,
+        required=False,
+        help_text="`parquet`: workers write what is in the tier as Parquet files beside it, which reports read. After `none` "
+        "they write no more; files go with their messages.",
+    )
 
 
 class CreateTopicSerializer(ChangeTopicSerializer):
@@ -116,7 +130,11 @@ OF_KIND = OpenApiParameter(
 def etag(topic: Topic) -> str:
     """Changes when the topic's configuration does, not when messages come in."""
     queues = sorted((queue.group, queue.queue_id) for queue in topic.queues)
-    tier = [] if topic.tiered is None else [topic.tiered, topic.tier_reserved_hours]
+    tier = (
+        []
+        if topic.tiered is None
+        else [topic.tiered, topic.tier_reserved_hours, topic.tier_archived, topic.tier_exported]
+    )
     text = json.dumps([topic.name, topic.type, topic.perm, queues, *tier])
     return f'"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
 
@@ -173,6 +191,10 @@ class OpenGateView(APIView):
     post = changing(
         "topic_open_gate", "Let ordered groups wait no more for a broker group", "topic.open-gate", OpenGateSerializer
     )
+
+
+class ExportView(APIView):
+    post = changing("topic_export", "Write what is due of a topic as Parquet now", "tier.export")
 
 
 class QueuesView(APIView):

@@ -71,6 +71,7 @@ urlpatterns = [
     path("topics/<name:name>", topics.TopicView.as_view()),
     path("topics/<name:name>/queues", topics.QueuesView.as_view()),
     path("topics/<name:name>/open-gate", topics.OpenGateView.as_view()),
+    path("topics/<name:name>/export", topics.ExportView.as_view()),
     path("topics/<name:name>/messages", messages.MessagesView.as_view()),
     path("topics/<name:name>/messages/by-key", messages.MessagesByKeyView.as_view()),
     path("topics/<name:name>/messages/<name:group>/<int:queue_id>/<int64:offset>", messages.MessageView.as_view()),

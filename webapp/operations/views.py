@@ -25,7 +25,10 @@ def operations(request: HttpRequest) -> HttpResponse:
         rows = rows.filter(kind=kind)
     if state in Operation.STATES:
         rows = rows.filter(state=state)
-    context = {"page": paged(rows[:2000], request.GET), "kinds": KINDS, "states": Operation.STATES}
+    shown = paged(rows[:2000], request.GET)
+    for each in shown.items:
+        each.title = KINDS[each.kind].title if each.kind in KINDS else each.kind
+    context = {"page": shown, "kinds": KINDS, "states": Operation.STATES}
     template = "operations/_list.html" if request.htmx and request.htmx.target == "list" else "operations/list.html"
     return page(request, template, context)
 

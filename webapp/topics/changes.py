@@ -14,6 +14,7 @@ from webapp.rules import MAX_QUEUES, PERMISSION_BITS, TOPIC_TYPES, Rules, check_
 
 DEFAULT_QUEUES = 8
 MAX_TIER_HOURS = 876_000
+EXPORT_FORMATS = ("none", "parquet")
 
 
 def _validate(parameters: Parameters) -> Parameters:
@@ -32,6 +33,10 @@ def _validate(parameters: Parameters) -> Parameters:
         if hours == 0:
             rules.refuse("tier_reserve_time", "must be at least one hour, or -1: as long as the brokers say")
         cleaned["tier_reserve_time"] = hours
+    if rules.has("tier_archive"):
+        cleaned["tier_archive"] = rules.flag("tier_archive")
+    if rules.has("tier_export"):
+        cleaned["tier_export"] = rules.choice("tier_export", EXPORT_FORMATS)
     if is_system_topic(cleaned["name"]):
         rules.refuse(
             "name", "is reserved: names that start with rmq_sys_ and the protocol's own topics belong to the cluster"
@@ -73,6 +78,10 @@ def configuration(name: str) -> Parameters:
         tier["tier_enable"] = attributes["tier.enable"] == "true"
     if "tier.reserve.time" in attributes:
         tier["tier_reserve_time"] = int(attributes["tier.reserve.time"])
+    if "tier.archive" in attributes:
+        tier["tier_archive"] = attributes["tier.archive"] == "true"
+    if "tier.export" in attributes:
+        tier["tier_export"] = attributes["tier.export"]
     return {
         **tier,
         "type": attributes.get("message.type") or attributes.get("+message.type") or "NORMAL",
@@ -140,6 +149,11 @@ def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:
     if "tier_reserve_time" in parameters:
         hours = parameters["tier_reserve_time"]
         what += f"; the tier keeps them {'as long as the brokers say' if hours < 0 else f'for {hours} hours'}"
+    if "tier_archive" in parameters:
+        what += f"; what is merged there from now on is {'' if parameters['tier_archive'] else 'not '}compressed"
+    if "tier_export" in parameters:
+        is_wanted = parameters["tier_export"] != "none"
+        what += "; workers write it as Parquet, too" if is_wanted else "; nothing more is written as Parquet"
     return [
         {"node": group.name, "change": what}
         for group in snapshot.current().facts.groups
@@ -158,6 +172,8 @@ def _validate_export(actor: Actor, parameters: Parameters) -> Parameters:
     rules = Rules(parameters)
     cleaned = {"name": rules.name("name", most=MAX_TOPIC_LENGTH, what="topic")}
     rules.finish()
+    if snapshot.current().data is not None:
+        existing(cleaned["name"])
     return cleaned
 
 

@@ -12,6 +12,7 @@ from django.http import QueryDict
 from remoting.facts.lag import Lag
 from remoting.facts.snapshot import Topic
 from remoting.facts.words import TopicKind
+from remoting.tier.names import EXPORTS, group_directory
 from webapp.accounts.permissions import Actor
 from webapp.live import live
 from webapp.paging import paged, sorted_by
@@ -80,11 +81,32 @@ def topic(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
         "reserved_time_ms": min(
             (group.tier.reserved_time_ms for group in snapshot.facts.groups if group.tier), default=0
         ),
+        "archived": found is not None and _is_archived(found, snapshot),
+        "exports": _export_places(found, snapshot) if found is not None else [],
+        "may_write": actor.may("topics.write"),
         "queues": sorted(found.queues, key=lambda queue: (queue.group, queue.queue_id)) if found else [],
         "consumers": snapshot.consumers_of(name),
         "client_times": snapshot.client_times_of(topic=name) if found else [],
         "may_browse": actor.may("messages.read"),
     }
+
+
+def _is_archived(topic: Topic, snapshot: Snapshot) -> bool:
+    """Whether some broker group compresses what it merges in its tier."""
+    if topic.tier_archived is not None:
+        return topic.tier_archived
+    return any(group.tier.archive for group in snapshot.facts.groups if group.tier)
+
+
+def _export_places(topic: Topic, snapshot: Snapshot) -> list[str]:
+    """Below which addresses the topic's Parquet files are, one for each broker group that has a tier."""
+    if not topic.tier_exported:
+        return []
+    return [
+        f"{group.tier.url.rstrip('/')}/{group_directory('', group.cluster, group.name)}/{EXPORTS}/{topic.name}/"
+        for group in snapshot.facts.groups
+        if group.tier
+    ]
 
 
 def _lag_by_topic(snapshot: Snapshot) -> dict[str, Lag]:

@@ -13,9 +13,9 @@ from webapp.errors import NotFound, Problem
 from webapp.messages.views import send_choices
 from webapp.pages import form_page, live_page, needs, page, posted
 from webapp.rules import MAX_QUEUES, NAME_RULE, PERMISSION_BITS, TOPIC_TYPES
-from webapp.topics.changes import DEFAULT_QUEUES, MAX_TIER_HOURS, configuration, existing
+from webapp.topics.changes import DEFAULT_QUEUES, EXPORT_FORMATS, MAX_TIER_HOURS, configuration, existing
 
-FIELDS = ("name", "type", "queues", "perm", "group", "tier_enable")
+FIELDS = ("name", "type", "queues", "perm", "group", "tier_enable", "tier_archive", "tier_export")
 
 
 @require_GET
@@ -78,11 +78,21 @@ def open_gate(request: HttpRequest, name: str) -> HttpResponse:
     return form_page(request, "topics/open_gate.html", {"name": name, "values": given}, "topic.open-gate", parameters)
 
 
+@require_http_methods(["GET", "POST"])
+@needs("topics.write")
+def export(request: HttpRequest, name: str) -> HttpResponse:
+    """Writing what is due as Parquet now, without waiting for the workers' next look."""
+    if snapshot.current().data is not None:
+        existing(name)
+    return form_page(request, "topics/export.html", {"name": name}, "tier.export", {"name": name})
+
+
 def _choices() -> dict[str, Any]:
     tiers = [group.tier for group in snapshot.current().facts.groups if group.tier is not None]
     return {
         "tiers": tiers,
         "most_hours": MAX_TIER_HOURS,
+        "exports": EXPORT_FORMATS,
         "types": TOPIC_TYPES,
         "permissions": PERMISSION_BITS,
         "groups": [group.name for group in snapshot.current().facts.groups],

@@ -117,6 +117,8 @@ class TopicStates:
             system=self._consumption.metadata.names.is_system_topic(name),
             tiered=tier_policy.is_kept(name, config.attributes) if has_tier else None,
             tier_reserved_hours=hours if hours >= 0 else None,
+            tier_archived=tier_policy.says_archived(config.attributes),
+            tier_exported=tier_policy.is_exported(config.attributes),
             queues=tuple(
                 QueueState(
                     queue_id=queue_id,

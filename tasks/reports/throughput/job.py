@@ -12,6 +12,7 @@ from typing import Any
 from tasks.reports.context import Context, ReportFailed, Result
 from tasks.reports.kept import Kept
 from tasks.reports.slices import read_in_slices
+from tasks.reports.sources import sources
 from tasks.reports.throughput import read, transforms, write
 from tasks.reports.throughput.minutes import Minutes, TooMany
 from tasks.reports.throughput.summary import Counted, Coverage, summary
@@ -33,7 +34,9 @@ def run(context: Context) -> Result:
             context.progress.expect_rows(total, lambda: meter.totals()[0])
             count = partial(_count_slice, context, kept, minutes)
             read_in_slices(context, ranges, transforms.COLUMNS, meter, count)
-        return _finish(context, kept, minutes, coverage, total)
+            told = sources(minutes.messages, meter.rows_from)
+        result = _finish(context, kept, minutes, coverage, total)
+        return Result(result.rows, [*result.summary, *told])
     except TooMany as error:
         raise ReportFailed(f"The report would have {error}.") from error
     finally:

@@ -14,6 +14,7 @@ from typing import Any
 from tasks.reports.context import Context, ReportFailed, Result
 from tasks.reports.kept import Kept
 from tasks.reports.slices import read_in_slices
+from tasks.reports.sources import sources
 from tasks.reports.timers import read, transforms, write
 from tasks.reports.timers.hours import ADDED, COUNTS, PERCENTILES, Hours, TooMany, moment
 from tasks.reports.timers.summary import Counted, summary
@@ -44,13 +45,15 @@ def run(context: Context) -> Result:
             records: list[int] = []
             keep = partial(_take_timers, context, waiting, records)
             read_in_slices(context, found.timers, transforms.TIMER_COLUMNS, meter, keep, "records of timers")
+            told = sources(hours.messages + sum(records), meter.rows_from)
         counted = Counted(expected=messages + timers, read=hours.messages + sum(records), timer_records=sum(records))
         no_messages, no_records = (
             context.spark.createDataFrame([], schema_of(columns))
             for columns in (transforms.MESSAGE_COLUMNS, transforms.TIMER_COLUMNS)
         )
         measured = kept.all(transforms.measured(no_messages))
-        return _Finish(context, found, hours, measured, waiting.all(no_records)).run(groups, counted)
+        result = _Finish(context, found, hours, measured, waiting.all(no_records)).run(groups, counted)
+        return Result(result.rows, [*result.summary, *told])
     except TooMany as error:
         raise ReportFailed(f"The report would have {error}.") from error
     finally:

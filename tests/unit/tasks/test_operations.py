@@ -43,9 +43,16 @@ def test_an_operation_is_carried_out_and_each_nodes_word_is_kept(redis: FakeRedi
 
 def test_a_topic_says_of_its_tier_what_was_asked_for_and_nothing_else() -> None:
     admin = FakeAdmin("broker-a")
-    done = run(operation(**TOPIC, tier_enable=False, tier_reserve_time=-1), admin)
+    done = run(
+        operation(**TOPIC, tier_enable=False, tier_reserve_time=-1, tier_archive=True, tier_export="parquet"), admin
+    )
     assert done.state == "succeeded"
-    assert admin.topics["broker-a"]["orders"]["attributes"] == {"tier.enable": "false", "tier.reserve.time": "-1"}
+    assert admin.topics["broker-a"]["orders"]["attributes"] == {
+        "tier.enable": "false",
+        "tier.reserve.time": "-1",
+        "tier.archive": "true",
+        "tier.export": "parquet",
+    }
     plain = FakeAdmin("broker-a")
     run(operation(), plain)
     assert "attributes" not in plain.topics["broker-a"]["orders"]

@@ -576,6 +576,8 @@ def test_the_state_document(broker: RemotingBroker) -> None:
         "system": False,
         "tiered": None,
         "tierReservedHours": None,
+        "tierArchived": None,
+        "tierExported": False,
         "queues": [
             {
                 "queueId": 0,

@@ -79,10 +79,12 @@ def test_an_export_counts_and_says_how_far_it_is(tier: TierFiles, open_objects: 
     }
     assert told == [
         (0, None, "0 files with 0 messages written"),
-        (1, None, "1 files with 24 messages written"),
+        (1, None, "1 file with 24 messages written"),
         (GROUP, "CONFIRMED", ""),
     ]
     assert len(tier.names("export")) == 2
+    assert result["sentence"].startswith("2 files with 40 messages written (0.0 MiB)")
+    assert export(Client(), open_objects, [])["sentence"].startswith("Nothing is due now")
 
 
 def test_an_export_ends_in_time_and_is_gone_on_with(tier: TierFiles, open_objects: work.OpenObjects) -> None:

@@ -45,7 +45,8 @@ def test_what_went_before_it_was_uploaded_is_a_reason() -> None:
 def tiered(local: int, end: int, *, offset: int | None, low: int = 0, high: int = 100) -> ClusterSnapshot:
     told = topic("orders", high, min_offset=low)
     where = TieredQueueState(local_min_offset=local, end_offset=end, bytes=5000, missing=3)
-    told = replace(told, tiered=True, tier_reserved_hours=72, queues=(replace(told.queues[0], tier=where),))
+    policy: dict[str, Any] = {"tier_reserved_hours": 72, "tier_archived": True, "tier_exported": True}
+    told = replace(told, tiered=True, **policy, queues=(replace(told.queues[0], tier=where),))
     consumed = billing(ConsumedQueueState(queue_id=0, consumer_offset=offset, in_flight=0))
     return seen(state(1, "master", topics=(told,), groups=(consumed,), tier=TIER))
 
@@ -53,6 +54,7 @@ def tiered(local: int, end: int, *, offset: int | None, low: int = 0, high: int 
 def test_a_topic_tells_what_of_it_is_where() -> None:
     (found,) = tiered(60, 90, offset=0).topics
     assert (found.tiered, found.tier_reserved_hours, found.tier_bytes, found.missing_messages) == (True, 72, 5000, 3)
+    assert (found.tier_archived, found.tier_exported) == (True, True)
     assert found.queues[0].tier is not None
     assert found.queues[0].tier.local_min_offset == 60
     assert found.queues[0].count == 100

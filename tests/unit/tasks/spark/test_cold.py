@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from tasks.export.exporter import Exporter
 from tasks.spark import records
 from tasks.spark.cluster import Cluster
 from tasks.spark.cold import ColdRanges
+from tasks.spark.meter import Meter, ReadFrom
 from tasks.spark.planning import QueueRange
 from tasks.spark.reader import read_ranges
 from tasks.tier.objects import Objects
@@ -100,6 +102,27 @@ def test_parts_and_projections_too(
         export(tier, 5000)
     wanted = WHOLE._replace(start=start, end=end)
     assert read(broker, tier, wanted, columns) == read(broker, None, wanted, columns)
+
+
+class Counting(Meter):
+    """How many rows came from where."""
+
+    def __init__(self) -> None:
+        super().__init__(None, "", "")
+        self.found: Counter[ReadFrom] = Counter()
+
+    def add(self, rows: int, size_bytes: int, read_from: ReadFrom = ReadFrom.BROKERS) -> None:
+        self.found[read_from] += rows
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_it_is_told_who_gave_the_rows(broker: FakeBroker, tier: TierFiles, exported: bool) -> None:
+    if exported:
+        export(tier, 5000)
+    meter = Counting()
+    with Cluster([broker.address], timeout_ms=5000) as cluster:
+        list(read_ranges(cluster, [WHOLE], ("queue_offset",), meter=meter, cold=cold_ranges(tier, cluster)))
+    assert meter.found == {ReadFrom.FILES if exported else ReadFrom.SEGMENTS: 230, ReadFrom.BROKERS: 70}
 
 
 def test_what_is_merged_while_it_is_read_is_read_once(broker: FakeBroker, tier: TierFiles, log: list[bytes]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from remoting import codes
 from remoting.errors import ConnectionLost, InvalidParameter, RequestError
 from tasks.spark.cluster import Cluster, find_ranges
-from tasks.spark.meter import Meter, MeterReceiver
+from tasks.spark.meter import Meter, MeterReceiver, ReadFrom
 from tasks.spark.options import Options
 from tasks.spark.planning import QueueRange, part, plan
 from tasks.spark.reader import DataLoss, read_ranges
@@ -320,13 +320,21 @@ def test_rows_are_told_while_reading_and_attempts_count_once(broker: FakeBroker)
             bodies(cluster, [QueueRange("orders", "broker-a", 0, 0, 125)], meter=meter)
             assert meter.rows == 125
             meter.finish()
-    receiver.take(json.dumps([receiver.token, "0:orders", meter.rows, meter.bytes]).encode())
+    receiver.take(json.dumps([receiver.token, "0:orders", meter.rows, meter.bytes, [125, 0, 0]]).encode())
+    receiver.take(
+        json.dumps([receiver.token, "0:orders", 5, 5, [0, 5, 0]]).encode()
+    )  # of a later attempt, at its beginning
     assert receiver.totals() == (125, meter.bytes)
+    assert [receiver.rows_from(each) for each in ReadFrom] == [125, 0, 0]
 
 
 @pytest.mark.parametrize(
     "datagram",
-    [b"", b"{", b"[1]", b'["wrong", "p", 5, 5]', b'[1, "p", 5, 5]', b'["TOKEN", 1, 5, 5]', b'["TOKEN", "p", "x", 5]'],
+    [
+        *(b"", b"{", b"[1]", b'["wrong", "p", 5, 5, [5, 0, 0]]', b'[1, "p", 5, 5, [5, 0, 0]]'),
+        *(b'["TOKEN", 1, 5, 5, [5, 0, 0]]', b'["TOKEN", "p", "x", 5, [5, 0, 0]]', b'["TOKEN", "p", 5, 5]'),
+        *(b'["TOKEN", "p", 5, 5, 5]', b'["TOKEN", "p", 5, 5, [5]]', b'["TOKEN", "p", 5, 5, ["5", 0, 0]]'),
+    ],
 )
 def test_datagrams_of_others_are_nothing(datagram: bytes) -> None:
     receiver = MeterReceiver()

@@ -9,6 +9,7 @@ from django.core.management.base import CommandParser
 
 from webapp.api import client
 from webapp.rules import TOPIC_TYPES
+from webapp.topics.changes import EXPORT_FORMATS
 
 
 class Command(client.ConsoleCommand):
@@ -23,6 +24,14 @@ class Command(client.ConsoleCommand):
         create.add_argument("--group", help="on one broker group only")
         create.add_argument("--tier", choices=("on", "off"), help="whether the tier keeps its messages (default: on)")
         create.add_argument("--tier-hours", type=int, help="for how long; -1: as long as the brokers say (default)")
+        create.add_argument(
+            "--tier-archive",
+            choices=("on", "off"),
+            help="whether the tier compresses them (default: as the brokers say)",
+        )
+        create.add_argument(
+            "--tier-export", choices=EXPORT_FORMATS, help="whether they are written as Parquet, too (default: none)"
+        )
         create.add_argument("--if-missing", action="store_true", help="it is no error when the topic exists already")
         listing = actions.add_parser("list", help="list topics")
         listing.add_argument("--system", action="store_true", help="the system's too")
@@ -46,6 +55,10 @@ class Command(client.ConsoleCommand):
             body["tier_enable"] = options["tier"] == "on"
         if options["tier_hours"] is not None:
             body["tier_reserve_time"] = options["tier_hours"]
+        if options["tier_archive"] is not None:
+            body["tier_archive"] = options["tier_archive"] == "on"
+        if options["tier_export"] is not None:
+            body["tier_export"] = options["tier_export"]
         client.change("POST", "topics", body)
         self.stdout.write(f"created {options['name']}")
 
