@@ -88,7 +88,8 @@ def open_store(ground: Ground, *, ask_first: bool = False) -> MessageStore:
 
 
 class BrokerCore:
-    """The parts that endpoints use are attributes; `arrival_listeners` hear of messages that became readable."""
+    """The parts that endpoints use are attributes; `arrival_listeners` hear of messages that became readable; `take_sends` has
+    appended what was sent in this turn of the loop."""
 
     def __init__(
         self,
@@ -123,6 +124,7 @@ class BrokerCore:
         )
         self._residents: tuple[Resident, ...] = residents
         self._own_topics = frozenset[str]().union(*(each.own_topics for each in residents))
+        self.take_sends: Callable[[], None] | None = None
         self.metadata, self.placements, self.pop, self.transactions, self.schedule, self.timers, self.tiers = residents
         self._timer_readers = self._background([*timer_files, self.timers.counting], environment)
         rules = SendRules(self.metadata.topic, identity.cluster, settings.delays)
@@ -218,6 +220,13 @@ class BrokerCore:
             self._gathering = None
 
     def _advance(self) -> None:
+        try:
+            if self.take_sends is not None:
+                self.take_sends()  # who sent it does not wait for this, and it is made visible with what was sent before
+        finally:
+            self._dispatch()
+
+    def _dispatch(self) -> None:
         self._stop_gathering()
         self._advance_scheduled = False
         before, is_late = self.store.dispatch_offset, bool(self._untold)

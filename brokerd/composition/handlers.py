@@ -163,6 +163,7 @@ def build_processors(parts: Parts) -> Processors:
         scheduler,
         place,
     )
+    pull.go_behind(core.take_sends)
     cold_requests = ColdRequests(core.cold_line if store.cold is not None else None, store.is_cold, parts.pull_wait_ms)
     quick = None
     if parts.library is not None:
@@ -266,7 +267,9 @@ def build_sends(
     make_topic = core.metadata.make_topic_like if make_topics else None
     general = GeneralSends(core.sender, store_host, retry.sent_again, make_topic, when_known)
     turns = SendTurns(core.store, core.appends, kernel, core.counters)
-    return SendProcessor(turns, general, call_soon, carrier), turns
+    processor = SendProcessor(turns, general, call_soon, carrier)
+    core.take_sends = processor.take_now
+    return processor, turns
 
 
 def _tell_topics(kernel: SendKernel, metadata: MetadataService) -> None:

@@ -225,7 +225,7 @@ class LongPolling(Generic[T]):
     whose deadline passed. With `share`, waiters of one key compete for the same messages: they are tried some at a time, and when
     one finds nothing, those behind it are not tried. Without, each is tried alone, so many in a turn and the others in the next;
     or with `stand` in a line, whose turn it calls when the other call says that he still waits. False: there is no room.
-    `trying` is told who is tried alone in one turn.
+    `trying` is told who is tried alone in one turn; `before` is called before that.
     """
 
     def __init__(
@@ -240,6 +240,7 @@ class LongPolling(Generic[T]):
     ) -> None:
         self.table = table
         self.trying: Callable[[Sequence[Waiter[T]]], None] | None = None
+        self.before: Callable[[], None] | None = None
         self.is_awaited = table.is_awaited
         self._stand = stand
         self._scheduler = scheduler
@@ -337,6 +338,13 @@ class LongPolling(Generic[T]):
             most = min(2 * most, _MOST_AT_ONCE)  # one message is for one of them, a burst for many
 
     def _try_some(self) -> None:
+        try:
+            if self.before is not None:
+                self.before()
+        finally:
+            self._try_next()
+
+    def _try_next(self) -> None:
         some = list(islice(self._to_try, _TRIED_AT_ONCE))
         for waiter in some:
             del self._to_try[waiter]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Final
 
@@ -128,6 +128,10 @@ class PullProcessor:
     def lay_out_by(self, layout: AnswerLayout) -> None:
         """Answers of the usual form are made in C."""
         self._layout = layout
+
+    def go_behind(self, others: Callable[[], None] | None) -> None:
+        """Call this, which does what comes first, before those who wait for new messages are served."""
+        self._polling.before = others
 
     def handle(self, connection: RemotingConnection, request: Command) -> None:
         """Answer one pull, or hold it."""

@@ -71,6 +71,11 @@ class SendProcessor:
         for others' pulls as well."""
         return bool(self._waiting)
 
+    def take_now(self) -> None:
+        """Have taken what came in this turn, if anything did: for who has something to do that senders should not wait for."""
+        if self._waiting:
+            self._process()
+
     def offer(self, connection: RemotingConnection, buffer: bytes) -> bool:
         """Whether to take of the buffer what is for the kernel, in the next turn; the connection then goes on behind that."""
         if not self._may_take(buffer, connection.packed_peer):
@@ -98,6 +103,8 @@ class SendProcessor:
 
     def _process(self) -> None:
         waiting, self._waiting = self._waiting, []
+        if not waiting:  # somebody had it taken already
+            return
         has_decoded, self._has_decoded = self._has_decoded, False
         turn = self._turns.begin(self._new_answers)
         if self._admission is not None:

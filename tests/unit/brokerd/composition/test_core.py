@@ -71,6 +71,40 @@ def test_a_mistake_in_dispatch_fails_the_store() -> None:
     assert "dispatch broke" in str(failures[0])
 
 
+def test_what_is_sent_when_dispatch_is_due_goes_before_it_and_is_visible_with_what_was_sent_earlier() -> None:
+    broker = Broker()
+    core = broker.core
+    sent: list[object] = []
+    visible: list[int] = []
+
+    def take_sends() -> None:
+        if len(sent) == 1:  # in the turn of the loop behind the first one
+            assert core.store.max_offset("T", 0) == 0
+            core.sender.send([draft(b"y" * 20, topic="T", queue_id=0)], sent.extend)
+
+    core.take_sends = take_sends
+    core.arrival_listeners.append(
+        lambda arrivals: visible.extend(arrival.max_offset for arrival in arrivals if arrival.topic == "T")
+    )
+    core.sender.send([draft(b"x" * 20, topic="T", queue_id=0)], sent.extend)
+    broker.turns.run(10)
+    assert [outcome.status for outcome in sent] == [PutStatus.PUT_OK] * 2  # type: ignore[attr-defined]
+    assert visible == [2]
+
+
+def test_when_what_was_sent_cannot_be_taken_dispatch_goes_on() -> None:
+    broker = Broker()
+    sent: list[object] = []
+    broker.core.take_sends = lambda: 1 / 0  # type: ignore[assignment, return-value]
+    broker.core.sender.send([draft(b"x" * 20, topic="T", queue_id=0)], sent.extend)
+    with pytest.raises(ZeroDivisionError):
+        broker.turns.run(10)
+    assert broker.core.store.max_offset("T", 0) == 1
+    broker.core.take_sends = None
+    broker.send(0)
+    assert broker.core.store.max_offset("T", 0) == 2
+
+
 def rot_at_the_end_of_dispatch(broker: Broker) -> Callable[[], None]:
     """Append a message and change it before dispatch reads it from the log; the result changes it back."""
     offset = broker.core.store.dispatch_offset

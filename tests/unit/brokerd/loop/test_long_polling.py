@@ -150,6 +150,41 @@ def test_everybody_is_tried_when_they_do_not_compete(turns: Turns) -> None:
     assert counter.most_at_once == 1
 
 
+def test_what_comes_first_is_done_before_each_part_of_those_who_are_tried(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brokerd.loop.long_polling._TRIED_AT_ONCE", 2)
+    counter = Counter(turns, share=False)
+    counter.available = 10
+    served_before: list[int] = []
+    counter.polling.before = lambda: served_before.append(len(counter.served))
+    for name in "abcde":
+        counter.polling.park("t", name, 0, 1000, Wants(name))
+    counter.polling.arrived("t", 0)
+    turns.run()
+    assert counter.served == list("abcde")
+    assert served_before == [0, 2, 4]
+
+
+def test_when_what_comes_first_fails_they_are_tried_all_the_same(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brokerd.loop.long_polling._TRIED_AT_ONCE", 2)
+    counter = Counter(turns, share=False)
+    counter.available = 10
+    counter.polling.before = lambda: 1 / 0  # type: ignore[assignment]
+    for name in "abc":
+        counter.polling.park("t", name, 0, 1000, Wants(name))
+    counter.polling.arrived("t", 0)
+    for served in ("ab", "abc"):
+        with pytest.raises(ZeroDivisionError):
+            turns.run()
+        assert counter.served == list(served)
+    counter.polling.before = None
+    counter.polling.park("t", "d", 0, 1000, Wants("d"))
+    counter.polling.arrived("t", 0)
+    turns.run()
+    assert counter.served == list("abcd")
+
+
 def test_those_who_do_not_compete_are_tried_so_many_in_a_turn(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = Counter(turns, share=False)
     by_turn: list[int] = []
