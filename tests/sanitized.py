@@ -35,6 +35,7 @@ _TESTS = (
     "tests/unit/brokerd/native/test_walk.py",
     "tests/unit/brokerd/processors/test_given_pulls.py",
     "tests/unit/brokerd/processors/test_quick_pulls.py",
+    "tests/unit/brokerd/processors/test_stays.py",
     "tests/unit/brokerd/sending/test_native_kernel.py",
     "tests/unit/brokerd/sending/test_native_signed.py",
     "tests/unit/brokerd/sending/test_readings.py",

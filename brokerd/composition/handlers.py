@@ -177,6 +177,10 @@ def build_processors(parts: Parts) -> Processors:
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
     replica.add_role_listener(lambda _role, _epoch: parts.locks.clear())
+    # what pulls are checked against
+    replica.add_role_listener(lambda _role, _epoch: pull.look_again())
+    metadata.listeners.append(lambda _change: pull.look_again())
+    clients.group_listeners.append(lambda _group: pull.look_again())
     return Processors(
         pull=pull,
         bulk=bulk,

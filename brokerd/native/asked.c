@@ -6,35 +6,9 @@
  * Bounds: a header's texts travel with their lengths, and each is compared with the room that is left before it is copied. A
  * remembered header is no longer than its slot, and no byte of a new one is compared that is not there.
  */
-#include "headers.h"
+#include "asked.h"
 
 enum { PULL_MESSAGE = 11, LITE_PULL_MESSAGE = 361 };
-enum { SLOTS = 64, SLOT_BYTES = 1024, NUMBERS = 3 }; /* asked.py says the same of the first two */
-enum number { OPAQUE, QUEUE_OFFSET, COMMIT_OFFSET };
-
-struct slot { /* a header that was read */
-    struct {
-        uint16_t begin, end; /* of a number's digits */
-        uint16_t number;
-    } parts[NUMBERS]; /* in their order */
-    uint16_t part_count, length;
-    uint8_t header[SLOT_BYTES];
-};
-
-struct slots {
-    uint8_t order[SLOTS]; /* that which was found last first; those that are in use */
-    int64_t count;
-    struct slot slots[SLOTS];
-};
-
-struct asked { /* asked.py has the same; the places are the caller's, of that room. `key_length` is 0 for what is in the slot */
-    uint8_t *key, *scratch;
-    struct slots *slots;
-    int64_t key_room, scratch_room, max_frame_bytes;
-    int64_t opaque, queue_offset, commit_offset, key_length, slot;
-    int64_t in_full; /* whether it is to be read so, whatever is remembered, and nothing of it */
-};
-
 /* How much memory the slots need; zeros are none in use. */
 EXPORT int64_t native_pull_slots_bytes(void) { return sizeof(struct slots); }
 
@@ -50,8 +24,7 @@ static const uint8_t *take_digits(const uint8_t *at, const uint8_t *end, int is_
     return at < end && integer_of((struct text){begin, (size_t)(at - begin)}, number) ? at : NULL;
 }
 
-/* Whether the header is like that of the slot, and its numbers. */
-static int is_like(const struct slot *slot, struct text header, int64_t *numbers) {
+int is_like(const struct slot *slot, struct text header, int64_t *numbers) {
     const uint8_t *at = header.at, *end = header.at + header.length;
     size_t passed = 0; /* of that of the slot */
     for (size_t n = 0; n < slot->part_count; n++) {
@@ -70,7 +43,7 @@ static int is_like(const struct slot *slot, struct text header, int64_t *numbers
 static int find_slot(struct asked *asked, struct text header) {
     struct slots *slots = asked->slots;
     for (int64_t n = 0; n < slots->count; n++) {
-        int64_t numbers[NUMBERS] = {[COMMIT_OFFSET] = -1};
+        int64_t numbers[ASKED_NUMBERS] = {[COMMIT_OFFSET] = -1};
         uint8_t found = slots->order[n];
         if (!is_like(&slots->slots[found], header, numbers)) continue;
         if (numbers[COMMIT_OFFSET] < -1) return 0;
@@ -102,7 +75,7 @@ static int find_numbers(struct slot *slot, struct text header, const struct fiel
         int number = number_of(fields, part);
         if (number < 0) continue;
         if (number != OPAQUE && fields->values[part->field].at != header.at + part->begin) return 0; /* with escapes */
-        if (slot->part_count == NUMBERS) return 0;
+        if (slot->part_count == ASKED_NUMBERS) return 0;
         slot->parts[slot->part_count].begin = (uint16_t)part->begin;
         slot->parts[slot->part_count].end = (uint16_t)part->end;
         slot->parts[slot->part_count++].number = (uint16_t)number;

@@ -44,12 +44,14 @@ SOURCES: Final = (
     "send.c",
     "sha1.c",
     "signed.c",
+    "stays.c",
     "syncs.c",
     "timer_codes.c",
     "timer_notes.c",
     "walk.c",
 )
 _HEADERS: Final = (
+    "asked.h",
     "blake2s.h",
     "headers.h",
     "moments.h",
@@ -60,6 +62,7 @@ _HEADERS: Final = (
     "record_parts.h",
     "sha1.h",
     "signed.h",
+    "stays.h",
     "text.h",
     "units.h",
 )

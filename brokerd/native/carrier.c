@@ -10,15 +10,18 @@
  * not look at. He puts a second piece of a descriptor before that only if it says which one is before it, at most NEAR pieces: so that
  * one is there when it is looked for.
  *
+ * A connection may also stay here (stays.c): then the thread reads its requests, too, until the loop wants it back, or what it asks
+ * is for the loop. Pieces go before the requests of those who stay.
+ *
  * Two variables say who has to be woken. Each is set before its owner looks a last time at what he waits for, and read by the other
  * one behind a change of that; all of it in one order that everybody sees the same. So either he sees the change or he is woken.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "pulls.h"
+#include "stays.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <stdatomic.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -31,20 +34,31 @@ struct piece {
     const struct answer *answer; /* or what to make them of */
     int64_t length, written;     /* NOT_MADE, or so many bytes */
     int64_t before;              /* the piece of this descriptor that is to be whole before; -1: none is under way */
+    struct stay *stay;           /* or nothing is written, and the connection stays here from then on */
     int32_t descriptor;
 };
 
+enum asleep { AWAKE, ALONE, WITH_OTHERS };
+
 struct carrier {
     _Atomic uint64_t put, done;
-    _Atomic int32_t asleep; /* the thread waits for the bell */
+    _Atomic int32_t asleep;   /* the thread waits for the bell, or for the summons and those who stay */
+    _Atomic int32_t recalled; /* one of those is wanted back */
     _Atomic int32_t asked;  /* the loop wants to hear when something is done */
     _Atomic int32_t ending;
-    int32_t event; /* a descriptor that the loop watches */
+    int32_t event;   /* a descriptor that the loop watches */
+    int32_t summons; /* likewise the thread */
     sem_t bell;
     uint64_t answer_count; /* that were put */
     struct piece pieces[PIECES];
     struct answer answers[ANSWERS];
     uint8_t made[MADE_BYTES]; /* by the thread */
+    struct stay stays[STAYS];
+};
+
+struct room { /* who stays; the thread's own */
+    struct stay *stays[STAYS];
+    int count;
 };
 
 struct missed { /* a piece of which so much was written, or NOT_MADE */
@@ -54,14 +68,23 @@ struct missed { /* a piece of which so much was written, or NOT_MADE */
 /* How much memory a carrier needs. */
 EXPORT int64_t native_carrier_bytes(void) { return sizeof(struct carrier); }
 
-/* Make a carrier of memory that is zero; `event` is an eventfd that does not block. 0 when the system has no room for it. */
-EXPORT int32_t native_carrier_begin(struct carrier *carrier, int32_t event) {
+/* Make a carrier of memory that is zero, with two eventfds that do not block. 0 when the system has no room for it. */
+EXPORT int32_t native_carrier_begin(struct carrier *carrier, int32_t event, int32_t summons) {
     carrier->event = event;
+    carrier->summons = summons;
     return sem_init(&carrier->bell, 0, 0) == 0;
 }
 
+static void set(int32_t event) {
+    const uint64_t one = 1;
+    ssize_t told = write(event, &one, sizeof one);
+    (void)told; /* it blocks for an event that is set already */
+}
+
 static void wake(struct carrier *carrier) {
-    if (atomic_exchange(&carrier->asleep, 0)) sem_post(&carrier->bell);
+    int32_t asleep = atomic_exchange(&carrier->asleep, AWAKE);
+    if (asleep == ALONE) sem_post(&carrier->bell);
+    else if (asleep == WITH_OTHERS) set(carrier->summons);
 }
 
 /* Put so many pieces: `places` has where in the bytes each begins and ends. */
@@ -69,7 +92,7 @@ EXPORT void native_carrier_put(struct carrier *carrier, const uint8_t *bytes, co
                                int64_t count) {
     uint64_t put = atomic_load(&carrier->put);
     for (int64_t n = 0; n < count; n++, places += 2)
-        carrier->pieces[put++ % PIECES] = (struct piece){bytes + places[0], NULL, places[1] - places[0], 0, -1, descriptors[n]};
+        carrier->pieces[put++ % PIECES] = (struct piece){bytes + places[0], NULL, places[1] - places[0], 0, -1, NULL, descriptors[n]};
     atomic_store(&carrier->put, put);
     wake(carrier);
 }
@@ -110,18 +133,29 @@ static int64_t written(int32_t descriptor, const uint8_t *at, int64_t length) {
     return sent < 0 ? 0 : sent;
 }
 
-/* Make an answer and write what the socket takes of it now: how much, or NOT_MADE. Also for the loop, which has `made` of its own. */
-EXPORT int64_t native_answer_sent(const struct answer *answer, uint8_t *made, int64_t room, int32_t descriptor) {
+int64_t send_answer(const struct answer *answer, uint8_t *made, int64_t room, int32_t descriptor) {
     int64_t length = native_pull_made(answer, made, room);
     return length ? written(descriptor, made, length) : NOT_MADE;
 }
 
 static int is_whole(const struct piece *piece) { return piece->written == piece->length; }
 
+/* Give a connection back to the loop. */
+static void leave(struct carrier *carrier, struct stay *stay) {
+    atomic_store(&stay->is_over, 1);
+    set(carrier->event);
+}
+
 /* Whether all of a piece was written. Nothing of it is while what is before it was not: the loop has the rest of that. */
-static int carry(struct carrier *carrier, struct piece *piece) {
-    if (piece->before >= 0 && !is_whole(&carrier->pieces[piece->before % PIECES])) return 0;
-    piece->written = piece->answer ? native_answer_sent(piece->answer, carrier->made, MADE_BYTES, piece->descriptor)
+static int carry(struct carrier *carrier, struct piece *piece, struct room *room) {
+    int may_be = piece->before < 0 || is_whole(&carrier->pieces[piece->before % PIECES]);
+    if (piece->stay) {
+        if (may_be && !atomic_load(&piece->stay->is_wanted)) room->stays[room->count++] = piece->stay;
+        else leave(carrier, piece->stay);
+        return 1;
+    }
+    if (!may_be) return 0;
+    piece->written = piece->answer ? send_answer(piece->answer, carrier->made, MADE_BYTES, piece->descriptor)
                                    : written(piece->descriptor, piece->at, piece->length);
     return is_whole(piece);
 }
@@ -133,35 +167,112 @@ EXPORT int64_t native_pull_answered(struct wanted *wanted, struct carrier *carri
     int32_t descriptor = (int32_t)wanted->descriptor;
     int64_t length = wanted->length = prepare_pull(wanted, answer);
     if (length <= 0) return length == 0 ? NOTHING_WANTED : LEFT;
-    if (length < wanted->least_carried) return native_answer_sent(answer, made, room, descriptor);
+    if (length < wanted->least_carried) return send_answer(answer, made, room, descriptor);
     uint64_t put = atomic_load(&carrier->put);
-    carrier->pieces[put % PIECES] = (struct piece){NULL, answer, length, 0, wanted->behind, descriptor};
+    carrier->pieces[put % PIECES] = (struct piece){NULL, answer, length, 0, wanted->behind, NULL, descriptor};
     carrier->answer_count++;
     atomic_store(&carrier->put, put + 1);
     wake(carrier);
     return CARRIED;
 }
 
-static void tell(struct carrier *carrier) {
-    const uint64_t one = 1;
-    ssize_t told = write(carrier->event, &one, sizeof one);
-    (void)told; /* it blocks for an event that is set already */
+/* Carry what was put; how many pieces are done now. */
+static uint64_t carry_all(struct carrier *carrier, uint64_t done, struct room *room) {
+    while (done < atomic_load(&carrier->put)) {
+        int is_done = carry(carrier, &carrier->pieces[done % PIECES], room);
+        atomic_store(&carrier->done, ++done);
+        if (atomic_exchange(&carrier->asked, 0) || !is_done) set(carrier->event);
+    }
+    return done;
+}
+
+static void show_out(struct carrier *carrier, struct room *room, int number) {
+    struct stay *stay = room->stays[number];
+    room->stays[number] = room->stays[--room->count];
+    leave(carrier, stay);
+}
+
+/* Give back those who are wanted, or all. */
+static void let_go(struct carrier *carrier, struct room *room, int all) {
+    for (int n = room->count - 1; n >= 0; n--)
+        if (all || atomic_load(&room->stays[n]->is_wanted)) show_out(carrier, room, n);
+}
+
+/* Wait for requests of those who stay, or for the summons, and answer them; what is put meanwhile goes before each. How many pieces are
+ * done now. */
+static uint64_t attend(struct carrier *carrier, uint64_t done, struct room *room) {
+    struct pollfd polled[1 + STAYS] = {{.fd = carrier->summons, .events = POLLIN}};
+    for (int n = 0; n < room->count; n++) polled[1 + n] = (struct pollfd){.fd = room->stays[n]->descriptor, .events = POLLIN};
+    if (poll(polled, (nfds_t)(1 + room->count), -1) < 0) return done; /* a signal came */
+    atomic_store(&carrier->asleep, AWAKE);
+    if (polled[0].revents) {
+        uint64_t count;
+        ssize_t heard = read(carrier->summons, &count, sizeof count);
+        (void)heard;
+    }
+    for (int n = room->count - 1; n >= 0; n--) { /* who takes the place of one that is given back had his turn, or came meanwhile */
+        if (!polled[1 + n].revents) continue;
+        done = carry_all(carrier, done, room);
+        if (!serve_stay(room->stays[n], carrier->made, MADE_BYTES)) show_out(carrier, room, n);
+    }
+    return done;
 }
 
 /* The thread. */
 EXPORT void native_carry(struct carrier *carrier) {
+    struct room room = {.count = 0};
     uint64_t done = 0;
     for (;;) {
-        while (done < atomic_load(&carrier->put)) {
-            int is_done = carry(carrier, &carrier->pieces[done % PIECES]);
-            atomic_store(&carrier->done, ++done);
-            if (atomic_exchange(&carrier->asked, 0) || !is_done) tell(carrier);
-        }
-        atomic_store(&carrier->asleep, 1);
-        if (done < atomic_load(&carrier->put)) continue; /* who put it may have rung the bell, which is no harm */
-        if (atomic_load(&carrier->ending)) return;
-        while (sem_wait(&carrier->bell) != 0) continue; /* a signal came */
+        done = carry_all(carrier, done, &room);
+        if (atomic_exchange(&carrier->recalled, 0)) let_go(carrier, &room, 0);
+        atomic_store(&carrier->asleep, room.count ? WITH_OTHERS : ALONE);
+        /* who put it, or wants one back, may have woken this already, which is no harm */
+        if (done < atomic_load(&carrier->put) || atomic_load(&carrier->recalled)) continue;
+        if (atomic_load(&carrier->ending)) break;
+        if (room.count) done = attend(carrier, done, &room);
+        else while (sem_wait(&carrier->bell) != 0) continue; /* a signal came */
     }
+    let_go(carrier, &room, 1);
+}
+
+/* ---- Those who stay, for the loop */
+
+/* Have a connection stay, behind the piece `before`; -1: behind none. Its requests are like the one that is in this slot; what is wanted
+ * holds so long. `number` is free: it is not over since it was put. */
+EXPORT void native_stay_put(struct carrier *carrier, int64_t number, const struct asked *asked, int64_t slot, const struct wanted *wanted,
+                            int64_t descriptor, int64_t before, int64_t longest_ns) {
+    struct stay *stay = &carrier->stays[number];
+    uint64_t put = atomic_load(&carrier->put);
+    begin_stay(stay, &asked->slots->slots[slot], wanted, (int32_t)descriptor, longest_ns);
+    carrier->pieces[put % PIECES] = (struct piece){NULL, NULL, 0, 0, before, stay, stay->descriptor};
+    atomic_store(&carrier->put, put + 1);
+    wake(carrier);
+}
+
+/* Whether it is over; then, what was done in it, and `left` bytes that were read and are to be taken yet. */
+EXPORT int32_t native_stay_look(const struct carrier *carrier, int64_t number, struct told *told, uint8_t *left) {
+    const struct stay *stay = &carrier->stays[number];
+    if (!atomic_load(&stay->is_over)) return 0;
+    *told = stay->told;
+    memcpy(left, stay->in, (size_t)stay->told.left);
+    return 1;
+}
+
+/* The answer that was not written whole, made again: its length, or 0 when one of its records is no more what was stored. */
+EXPORT int64_t native_stay_made(const struct carrier *carrier, int64_t number, uint8_t *out, int64_t room) {
+    return native_pull_made(&carrier->stays[number].answer, out, room);
+}
+
+/* Have it be over soon. */
+EXPORT void native_stay_recall(struct carrier *carrier, int64_t number) {
+    atomic_store(&carrier->stays[number].is_wanted, 1);
+    atomic_store(&carrier->recalled, 1);
+    wake(carrier);
+}
+
+/* Return when it is, soon; likewise. */
+EXPORT void native_stay_finish(struct carrier *carrier, int64_t number) {
+    while (!atomic_load(&carrier->stays[number].is_over)) sched_yield();
 }
 
 /* The thread has returned. */

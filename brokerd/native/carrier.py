@@ -4,6 +4,9 @@ or with much: answers to pulls are given to it prepared, and it makes their byte
 A connection is lent for a piece (`RemotingConnection.lend`), and for more that are written when that is whole: until they are
 done nothing else is written to it, and its descriptor stays open. So pieces leave in order, and none goes to a descriptor that is
 another one's by now. What a socket does not take goes back to the connection, which sends it as it sends everything else.
+
+Who pulls densely stays there for some milliseconds (`stays.py`): the thread reads its requests, too. Whoever else wants to write
+to that connection has it back first.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from brokerd.native.library import Library
+from brokerd.native.stays import Kind, Over, Stays, Told
 from brokerd.native.wanted import BEHIND, DESCRIPTOR, LEAST_CARRIED, LENGTH, WantedArea
 from remoting.disk import FileView
 from remoting.transport.carrying import Lender
@@ -83,7 +87,7 @@ class Carrier:
         size: int = library.function("native_carrier_bytes", numbers)()
         self._memory = bytearray(size)
         self._at = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._begin = library.function("native_carrier_begin", ctypes.c_int32, area, ctypes.c_int32)
+        self._begin = library.function("native_carrier_begin", ctypes.c_int32, area, ctypes.c_int32, ctypes.c_int32)
         self._put_pieces = library.function("native_carrier_put", None, area, ctypes.c_char_p, area, area, numbers)
         self._make_again = library.function("native_carrier_made", numbers, area, numbers, area, numbers)
         self._answer_pull = library.function("native_pull_answered", numbers, area, area, area, numbers)
@@ -107,7 +111,8 @@ class Carrier:
         self._kept_bytes = 0  # of these
         self._waiting: dict[Lender, int] = {}  # for the piece with that ticket, with something behind it
         self._thread: threading.Thread | None = None
-        self._event = -1
+        self._event = self._summons = -1
+        self._stays = Stays(library, self._at)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -115,8 +120,8 @@ class Carrier:
         self._loop = loop
         if not self._has_thread:
             return
-        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        if not self._begin(self._at, self._event):
+        self._event, self._summons = (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2))
+        if not self._begin(self._at, self._event, self._summons):
             raise OSError("the system has no room for a semaphore")
         loop.add_reader(self._event, self._heard)
         self._thread = threading.Thread(target=self._run, name="carrier", daemon=True)
@@ -134,6 +139,7 @@ class Carrier:
             self._timer.cancel()
         self._loop.remove_reader(self._event)
         os.close(self._event)
+        os.close(self._summons)
         self._close(self._at)
 
     def answer(
@@ -201,14 +207,45 @@ class Carrier:
             connection.keep_lent(number)
             self._answers += 1
             self._batches.append(_Answer(number, connection, numbers[LENGTH], view.memory(), failed))
-            if self._timer is None and self._loop is not None:
-                self._timer = self._loop.call_later(_MOST_LOOKED_AT_S, self._see_in_time)
+            self._look_in_time()
         elif done < 0:
             connection.owe(1)
         elif done < numbers[LENGTH]:
             connection.give_back(bytes(memoryview(self._made)[done : numbers[LENGTH]]))
             connection.go_on_sending()
         return done
+
+    def have_stay(
+        self,
+        connection: RemotingConnection,
+        kind: Kind,
+        view: FileView,
+        kept: tuple[object, ...],
+        told: Callable[[Told], None],
+    ) -> bool:
+        """Whether the thread reads the connection's requests from now on, and answers those of that kind, of a file of the log
+        that is seen: for some milliseconds, or until somebody else wants to write to it. `kept` has what `kind` refers to; `told`
+        is called in a later turn of the loop, before the connection has anything else that came."""
+        stays = self._stays
+        if self._thread is None or not stays.have_room or self._put - self._seen >= _MOST_PIECES:
+            return False
+        descriptor, ticket = connection.go_away(self._seen)
+        if descriptor < 0:
+            return False
+        number = self._put + 1
+        if number - ticket >= _NEAR and ticket:
+            connection.come_back(b"")
+            return False
+        connection.keep_lent(number)
+        self._put = number
+        stays.begin(connection, descriptor, (number, ticket), kind, view.memory(), kept, told)
+        self._look_in_time()
+        return True
+
+    def end_stays(self) -> None:
+        """Return when no connection stays: something changed that requests are checked against."""
+        if self._stays:
+            self.finish(self._put)
 
     def _may_carry(self) -> bool:
         """Whether the thread may have one more answer."""
@@ -220,7 +257,7 @@ class Carrier:
 
     def finish_all(self) -> None:
         """Return when nothing is looked at any more."""
-        if self._put != self._seen:
+        if self._put != self._seen or self._stays:
             self.finish(self._put)
 
     def _has_room(self, count: int, size: int) -> bool:
@@ -234,6 +271,9 @@ class Carrier:
         """See `carrying.Carrier`."""
         if self._seen < ticket:
             self._settle()
+        if lender in self._stays:
+            self._stays.recall(lender)  # it goes on sending when it comes back
+            return True
         if self._seen >= ticket:
             return False
         self._ask(self._at)
@@ -246,6 +286,7 @@ class Carrier:
     def finish(self, ticket: int) -> None:
         """See `carrying.Carrier`."""
         self._wait(self._at, ticket)
+        self._stays.finish(ticket)
         self._settle()
 
     # ---- inside
@@ -271,7 +312,7 @@ class Carrier:
         """See what is done, and give back what was not written."""
         seen = self._seen
         self._seen = self._look(self._at, seen, self._missed_at, self._missed_count_at)
-        given_back: Sequence[Lender] = ()
+        given_back: list[Lender] = []
         if count := self._missed_count[0]:
             missed = self._missed[: _MISSED_NUMBERS * count].tolist()
             numbers, written = missed[::_MISSED_NUMBERS], missed[1::_MISSED_NUMBERS]
@@ -283,11 +324,24 @@ class Carrier:
                 done.log.release()
             else:
                 self._kept_bytes -= len(done.content)
+        if self._stays:
+            self._settle_stays()
         for (
             lender
         ) in given_back:  # not at once: who waits here may cut the log, and whoever goes on may have more requests
             assert self._loop is not None
             self._loop.call_soon(lender.go_on_sending)
+
+    def _settle_stays(self) -> None:
+        for over in self._stays.over():
+            stay, told, _ = over
+            if told.written < told.length:
+                if self._stays.made_again(stay, self._made_at, _MADE_BYTES):
+                    stay.lender.give_back(bytes(memoryview(self._made)[told.written : told.length]))
+                else:
+                    stay.lender.abort()
+            assert self._loop is not None
+            self._loop.call_soon(_come_back, over)  # not at once, likewise
 
     def _give_back(self, number: int, written: int) -> Lender:
         """Of a piece so much was written."""
@@ -315,6 +369,16 @@ class Carrier:
     def _see_in_time(self) -> None:
         """Release what is done, also when nobody puts anything behind it."""
         self._timer = None
+        self._stays.recall_all()
         self._settle()
-        if self._answers and self._loop is not None:
+        self._look_in_time()
+
+    def _look_in_time(self) -> None:
+        if self._timer is None and self._loop is not None and (self._answers or self._stays):
             self._timer = self._loop.call_later(_MOST_LOOKED_AT_S, self._see_in_time)
+
+
+def _come_back(over: Over) -> None:
+    stay, told, left = over
+    stay.told(told)
+    stay.lender.come_back(left)

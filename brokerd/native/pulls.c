@@ -73,6 +73,8 @@ int64_t prepare_pull(struct wanted *wanted, struct answer *answer) {
     if (answer->count == 0) return 0;
     if (wanted->body_bytes > wanted->room - HEAD_ROOM) return -1;
     const uint8_t *last = answer->units + UNIT_BYTES * (answer->count - 1);
+    int64_t last_at = (int64_t)get64(last) - wanted->file_begin;
+    if (last_at < 0 || last_at > wanted->file_length - (int32_t)get32(last + 8)) return -1; /* it goes on in the next file */
     answer->file = wanted->file;
     answer->file_length = wanted->file_length;
     answer->file_begin = wanted->file_begin;

@@ -59,12 +59,14 @@ class Counters:
         self.reads = Durations()  # of queues, for pulls that found something
         self.when_served: Callable[[], None] | None = None
 
-    def pulled(self, reader: tuple[str, str, int], messages: int, size_bytes: int, read_ms: float) -> None:
-        """A reader (group, topic, queue) was given messages, which took so long to read."""
+    def pulled(
+        self, reader: tuple[str, str, int], messages: int, size_bytes: int, read_ms: float, pulls: int = 1
+    ) -> None:
+        """A reader (group, topic, queue) was given messages, in so many answers, each of which took so long to read."""
         self.out_messages += messages
         self.out_bytes += size_bytes
-        self.reads.add(read_ms)
-        self.statistics.pulled(reader, messages, size_bytes, int(read_ms))
+        self.reads.add(read_ms, pulls)
+        self.statistics.pulled(reader, messages, size_bytes, int(read_ms) * pulls, pulls)
         if self.when_served is not None:
             self.when_served()
 

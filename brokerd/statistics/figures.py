@@ -137,21 +137,25 @@ class Statistics:
         figure.value += messages
         figure.times += 1
 
-    def pulled(self, reader: tuple[str, str, int], messages: int, size: int, milliseconds: int) -> None:
-        """A pull of (group, topic, queue id) was answered with messages, which a read of so long found."""
+    def pulled(self, reader: tuple[str, str, int], messages: int, size: int, milliseconds: int, pulls: int = 1) -> None:
+        """Pulls of (group, topic, queue id) were answered with messages, which reads of so long in all found."""
         figures = self._of_pulls.get(reader)
         if figures is None:
             self._first_pulled(reader, messages, size, milliseconds)
-            return
+            figures = self._of_pulls.get(reader)
+            if figures is None:
+                return
+            messages = size = milliseconds = 0
+            pulls -= 1
         read, get = figures
         read.value += milliseconds
-        read.times += 1
+        read.times += pulls
         get.value += messages
         get.size += size
-        get.times += 1
+        get.times += pulls
         broker_get = self.broker_get
         broker_get.value += messages
-        broker_get.times += 1
+        broker_get.times += pulls
 
     def _first_pulled(self, reader: tuple[str, str, int], messages: int, size: int, milliseconds: int) -> None:
         group, topic, queue_id = reader

@@ -38,6 +38,11 @@ class Sight:
         self._begin = self._end = 0
         self._generation = self._writes = -1
 
+    @property
+    def units(self) -> bytes:
+        """What is known of the queue, which the area refers to."""
+        return self._units
+
     def read(self, topic: str, queue_id: int, most_units: int) -> None:
         """From now on look at so many units of a queue at most."""
         self.key, self.most_units = (topic, queue_id), most_units

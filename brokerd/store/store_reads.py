@@ -210,6 +210,11 @@ class StoreReads:
         mapped = self.commitlog.reads.mapped(_PLACE.unpack_from(units)[0]) if units else None
         return None if mapped is None else Window(min_offset, max_offset, units, *mapped)
 
+    @property
+    def prefers_cold(self) -> bool:
+        """Whether of some messages the tier may be asked though files have them."""
+        return self.cold_first is not None
+
     def sees(self, sight: Sight, queue_offset: int) -> bool:
         """Whether there are messages from that offset on whose records are in a mapped file, and the tier is not to be asked:
         what the sight has of them is right then, in this turn of the loop. Raises CorruptedFile for units that are not what was

@@ -30,7 +30,7 @@ from remoting.transport.carrying import Carrier
 from remoting.transport.identity import socket_address
 from remoting.transport.limits import ConnectionLimits
 from remoting.transport.requests import Answered, OpenRequests, told_to
-from remoting.transport.taking import MOST_TAKEN, BufferTaker, RequestTaker
+from remoting.transport.taking import MOST_TAKEN, BufferTaker, Density, RequestTaker
 from remoting.transport.unfinished import SMALL_BYTES, Piece, keep, peer_of
 from remoting.transport.watch import Watch
 
@@ -80,6 +80,8 @@ class RemotingConnection(asyncio.Protocol):
         self._carrier = None if intake is None else intake.carrier
         self._descriptor = -1  # of the socket that may be lent
         self._ticket = 0  # of the piece for which it is lent; 0 for none
+        self._is_away = False  # somebody else reads from it, too
+        self.density = Density()  # of what is taken undecoded
         self._quick = None if intake is None else intake.quick
         self._intake = intake
         self._is_proven = intake is None or intake.may_send_much is None
@@ -471,6 +473,26 @@ class RemotingConnection(asyncio.Protocol):
         """See `carrying.Lender`."""
         self._ticket = ticket
 
+    def go_away(self, seen: int) -> tuple[int, int]:
+        """See `carrying.Lender`."""
+        if self._received or not self._may_lend():
+            return -1, 0
+        self._is_away = True
+        self._regulate_reading()
+        return self._descriptor, self._ticket if self._ticket > seen else 0
+
+    def come_back(self, data: Bytes) -> None:
+        """See `carrying.Lender`."""
+        self._is_away = False
+        if self._transport is None or self._transport.is_closing():
+            return
+        self.last_active = self._loop.time()
+        if self._out:
+            self.go_on_sending()
+        self._regulate_reading()
+        if data:
+            self.data_received(bytes(data))
+
     def give_back(self, rest: Bytes) -> None:
         """See `carrying.Lender`."""
         self._out.insert(self._given_back, rest)
@@ -670,7 +692,7 @@ class RemotingConnection(asyncio.Protocol):
         is room for the frame that is coming."""
         is_much_held = self._is_offered and self._received_bytes >= self._wanted_bytes
         waits = self._piece is not None and self._piece.waits
-        pause = is_much_held or waits or bool(self._backlog) or self._is_congested()
+        pause = self._is_away or is_much_held or waits or bool(self._backlog) or self._is_congested()
         if self._transport is None or pause == self._reading_paused or self._transport.is_closing():
             return
         self._reading_paused = pause

@@ -7,6 +7,33 @@ from typing import Final, Protocol, TypeVar
 Connection = TypeVar("Connection", contravariant=True)
 
 MOST_TAKEN: Final = 128  # requests of one connection, before the others of the loop have their turn
+WORTH_WHILE: Final = 2  # requests answered elsewhere, of one connection at a time
+_DENSE_S: Final = 0.005
+_OFTEN: Final = 4
+_LONG: Final = 64  # requests
+
+
+class Density:
+    """Whether somebody asks so densely that it is worth while to have others read what he asks."""
+
+    __slots__ = ("_count", "_last_s")
+
+    def __init__(self) -> None:
+        self._count = (
+            0  # of his requests up to now, each soon after the one before; below 0 while it was not worth while
+        )
+        self._last_s = 0.0
+
+    def note(self, now_s: float) -> bool:
+        """He asks now; whether that is dense."""
+        self._count = self._count + 1 if now_s - self._last_s <= _DENSE_S else min(self._count, 0)
+        self._last_s = now_s
+        return self._count >= _OFTEN
+
+    def came_back(self, answers: int) -> None:
+        """Others answered so many; if that were too few, it is tried again after many more."""
+        if answers < WORTH_WHILE:
+            self._count = -_LONG
 
 
 class RequestTaker(Protocol[Connection]):

@@ -67,6 +67,7 @@ from remoting.facts.loop import LoopState
 from remoting.frame import Command
 from remoting.names import TIMER_TOPIC
 from remoting.settings import Live
+from remoting.transport.taking import Density
 from tests.support.memory_log import HOST, MemoryRecordLog
 from tests.support.open_guard import OPEN, yes
 from tests.support.pop_broker import PopBroker
@@ -81,6 +82,8 @@ class Peer:
         self.peer = f"127.0.0.1:{port}"
         self.is_slow = False
         self.is_open = True
+        self.last_active = 0.0
+        self.density = Density()
         self.answers: dict[int, Command] = {}
         self.notices: list[tuple[int, Mapping[str, str] | None]] = []
         self.notice_bodies: list[bytes] = []
@@ -214,6 +217,8 @@ class RemotingBroker(PopBroker):
             self.line,
         )
         self.pull = PullProcessor(checks, self.progress.pulled, self.log, self.counters, self.turns, place)
+        self.metadata.listeners.append(lambda _change: self.pull.look_again())
+        self.clients.group_listeners.append(lambda _group: self.pull.look_again())
         cold = ColdRequests(self.line, self.log.is_cold, 5000)
         self.quick: QuickPulls | None = None
         self.taken_quickly = 0

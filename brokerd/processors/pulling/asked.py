@@ -62,6 +62,13 @@ class PullReader(Generic[_T]):
         self._known: dict[bytes, _T] = {}
         self._known_bytes = 0
         self._without = 0  # that were not noted, as there was no room
+        self._slot = -1  # in which what was recalled last is
+
+    @property
+    def alike(self) -> tuple[ctypes.c_void_p, int] | None:
+        """What finds requests like the one that was recalled last, as the library takes it, until the next one is read; None for
+        one that no other is like."""
+        return None if self._slot < 0 else (self._area, self._slot)
 
     @property
     def known_count(self) -> int:
@@ -75,6 +82,7 @@ class PullReader(Generic[_T]):
         if not length:
             return None
         opaque, queue_offset, commit_offset, key_length, slot = self._told
+        self._slot = slot
         known = None if key_length else self._in_slots[slot]
         if known is None:
             known = self._find(buffer, position, key_length, slot)

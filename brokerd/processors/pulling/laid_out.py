@@ -17,6 +17,7 @@ from brokerd.consuming.read_place import ReadPlace
 from brokerd.native.carrier import NOT_LENT, NOT_MADE, NOTHING_WANTED, Carrier, Failed
 from brokerd.native.library import Library
 from brokerd.native.memory import Pinned
+from brokerd.native.stays import Kind, Told
 from brokerd.native.wanted import FILE, FILE_BEGIN, FILE_LENGTH, OPAQUE, QUEUE_OFFSET
 from brokerd.processors.pulling.standing import MASTERS, ROOM, Given, Standing
 from brokerd.processors.pulling.terms import MAX_BYTES, MAX_MESSAGES, PullTerms
@@ -111,6 +112,26 @@ class AnswerLayout:
         if done == NOT_LENT:
             return self._give_behind(connection, standing)
         return None
+
+    def have_stay(
+        self,
+        reads: StoreReads,
+        connection: RemotingConnection,
+        given: Standing,
+        alike: tuple[ctypes.c_void_p, int],
+        told: Callable[[Told], None],
+    ) -> None:
+        """Have the carrier's thread answer what the connection asks like that, of what was `given` and seen in this turn; where
+        there is one, and it is worth while. `told` gets to know what came of it."""
+        view = given.sight.view
+        if self._carrier is None or view is None or reads.prefers_cold or not given.has_more:
+            return
+        self._carrier.have_stay(connection, Kind(*alike, given.area), view, given.kept, told)
+
+    def end_stays(self) -> None:
+        """Return when no connection stays there."""
+        if self._carrier is not None:
+            self._carrier.end_stays()
 
     def _give_behind(self, connection: RemotingConnection, standing: Standing) -> Standing | None:
         """The same behind what the connection has to send."""

@@ -6,9 +6,11 @@ end, asked to be held, and was not held before.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import Final
 
@@ -18,6 +20,7 @@ from brokerd.consuming.read_place import MASTER, ReadPlace
 from brokerd.filters.budget import TurnBudget
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.loop.scheduler import Scheduler
+from brokerd.native.stays import Told
 from brokerd.native.wanted import BODY_BYTES, MESSAGES, NEXT_OFFSET
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
@@ -153,8 +156,9 @@ class PullProcessor:
         self._place.check(lite=code == codes.LITE_PULL_MESSAGE)
         return PullTerms(code, ext, self._checks.check(connection, fields.text(ext, "consumerGroup"), ext))
 
-    def take(self, request: Asking, commit_offset: int) -> None:
-        """Answer a request with terms that it has still, or hold it; its connection owes its answer."""
+    def take(self, request: Asking, commit_offset: int) -> Standing | None:
+        """Answer a request with terms that it has still, or hold it; its connection owes its answer. What was given, if that is
+        of the usual form."""
         connection, opaque, terms, offset = request
         try:
             if commit_offset >= 0:
@@ -164,7 +168,7 @@ class PullProcessor:
             given = None if may_be_reset else self._give(request)
             if given is not None and given.area.numbers[MESSAGES]:
                 self._note_given(terms, given, started_ns)
-                return
+                return given
             pull, hold = _Pull(connection, opaque, terms, offset), terms.suspend_ms > 0
             if may_be_reset:
                 is_answered = self._answer(pull, hold=hold)
@@ -177,6 +181,31 @@ class PullProcessor:
         except Exception as error:
             log.exception("a pull of %s failed", connection.peer)
             _respond_failed(connection, opaque, error)
+        return None
+
+    def have_stay(
+        self, connection: RemotingConnection, terms: PullTerms, given: Standing, alike: tuple[ctypes.c_void_p, int]
+    ) -> None:
+        """Have more requests like the one to which that was given just now answered beside the loop, for some milliseconds."""
+        if self._layout is not None and not self._rules.resets:
+            self._layout.have_stay(self._reads, connection, given, alike, partial(self._note_stay, connection, terms))
+
+    def _note_stay(self, connection: RemotingConnection, terms: PullTerms, told: Told) -> None:
+        connection.density.came_back(told.answers)
+        if not told.answers:
+            return
+        self._pulled.note(terms.reader, told.next_offset)
+        read_ms = told.busy_ns / 1e6 / told.answers
+        self._counters.pulled(terms.reader, told.messages, told.body_bytes, read_ms, told.answers)
+        try:
+            self._commit(terms, told.commit_offset)
+        except LogboomError as error:  # nobody is left to be told
+            log.warning("an offset that %s committed with a pull was not taken: %s", terms.group, error)
+
+    def look_again(self) -> None:
+        """Something changed that requests are checked against: nobody is answered any more by what was found out before."""
+        if self._layout is not None:
+            self._layout.end_stays()
 
     def _commit(self, terms: PullTerms, offset: int) -> None:
         """What a pull carries."""
@@ -196,7 +225,8 @@ class PullProcessor:
             self._polling.arrived(arrival.topic, arrival.queue_id, arrival.tags_codes)
 
     def wake(self, topic: str, queue_id: int) -> None:
-        """Something changed for those who wait for the queue: let them look again."""
+        """Something changed for those who wait for the queue, or read it: let them look again."""
+        self.look_again()
         self._polling.arrived(topic, queue_id)
         self.fetched(topic, queue_id)
 
@@ -209,6 +239,7 @@ class PullProcessor:
 
     def answer_all(self) -> None:
         """The role changed: let everybody ask again."""
+        self.look_again()
         for waiter in (*self._polling.take_all(), *self._fetching.take_all()):
             self._timed_out(waiter)
 

@@ -4,6 +4,9 @@ A client pulls a queue with the same words again and again. What a request asks 
 looked up by all of these words, and what it was checked against is looked at again (`PullChecks.still_passes`): anything that
 changed since has it checked again. What is not of the usual form, and what does not pass, is decoded and goes to the handler,
 which says what is wrong with it. This is for connections whose requests nobody signs: signatures differ each time.
+
+Who asks so again and again stays with the thread of the carrier for some milliseconds, where there is one (`native/stays.py`):
+what was looked at counts for so long, or until whoever changes it has all come back (`PullProcessor.look_again`).
 """
 
 from __future__ import annotations
@@ -86,7 +89,11 @@ class QuickPulls:
             return end
         if is_known and terms.standing is None and terms.is_by_units:
             self._let_stand(terms)
-        self._pulls.take(asking, commit_offset)
+        given = self._pulls.take(asking, commit_offset)
+        if given is not None and end == len(buffer) and connection.density.note(connection.last_active):
+            alike = self._reader.alike
+            if alike is not None:
+                self._pulls.have_stay(connection, terms, given, alike)
         return end
 
     def _let_stand(self, terms: PullTerms) -> None:

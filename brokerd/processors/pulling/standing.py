@@ -29,6 +29,7 @@ from brokerd.native.wanted import (
 from brokerd.native.wanted import ROOM as ROOM_FOR_ALL
 from brokerd.store.sight import Sight
 from remoting import codes
+from remoting.transport.taking import WORTH_WHILE
 
 MOST_BYTES: Final = 256 * 1024  # of the records of an answer
 ROOM: Final = MOST_BYTES + 512  # and of what precedes them
@@ -79,6 +80,17 @@ class Standing:
         numbers = self.area.numbers
         numbers[UNITS_BEGIN], numbers[UNITS_END] = begin, begin + count
         numbers[MIN_OFFSET], numbers[MAX_OFFSET] = min_offset, max_offset
+
+    @property
+    def has_more(self) -> bool:
+        """Whether what is seen of the queue is enough for several more."""
+        numbers = self.area.numbers
+        return numbers[NEXT_OFFSET] + WORTH_WHILE * numbers[MOST_UNITS] <= numbers[UNITS_END]
+
+    @property
+    def kept(self) -> tuple[object, ...]:
+        """What the area refers to, but for the file."""
+        return self._tags, self.sight.units
 
     @property
     def given(self) -> Given:

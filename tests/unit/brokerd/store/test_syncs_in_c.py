@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.native import syncs as native_syncs
 from brokerd.native.library import Library
 from brokerd.native.syncs import Ending, NativeSyncs
 from brokerd.store.log.commitlog import CommitLog, SyncMark
@@ -285,7 +286,10 @@ async def test_files_without_a_descriptor_are_synced_in_python(library: Library)
 # -- the calls themselves --------------------------------------------------------------------------------------------------------
 
 
-def test_serving_ends_at_the_end_of_a_file_and_when_asked(library: Library, tmp_path: Path) -> None:
+def test_serving_ends_at_the_end_of_a_file_and_when_asked(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_syncs, "NOTE_AFTER_MS", 1_000_000)  # however long a sync takes
     syncs = NativeSyncs(library)
     with open(tmp_path / "file", "wb") as file:
         syncs.leave()
@@ -299,6 +303,7 @@ def test_serving_ends_at_the_end_of_a_file_and_when_asked(library: Library, tmp_
         assert syncs.serve(1, file.fileno(), 0, 1000) is Ending.PAST_FILE
         assert syncs.answered == 1
         syncs.set_back(500)
+        monkeypatch.setattr(native_syncs, "NOTE_AFTER_MS", 0)
         assert syncs.serve(1, file.fileno(), 0, 1000) is Ending.TO_NOTE
         assert (syncs.answered, syncs.durable, len(syncs.durations_ns)) == (2, (500, 500), 1)
         assert syncs.hear() == 500

@@ -1,0 +1,140 @@
+"""Connections that stay with the carrier's thread for some milliseconds: it reads their pulls, and answers those that are like
+the one before (`stays.c`). The loop does not read from them meanwhile, and gets back what is for it as if it had come there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from brokerd.native.library import Library
+from brokerd.native.wanted import WantedArea
+from remoting.transport.carrying import Lender
+
+MOST_STAYS: Final = 16  # stays.h has the same numbers
+_LEFT_BYTES: Final = 2048
+LONGEST_NS: Final = 5_000_000  # so long counts what was looked at before
+
+
+class Told(NamedTuple):
+    """What was done in a stay: how much was given; where the last answer ends, and the last offset that was told to be committed,
+    -1 for none; how long that took. The last answer has `length` bytes, of which so many were written."""
+
+    answers: int
+    messages: int
+    body_bytes: int
+    next_offset: int
+    commit_offset: int
+    busy_ns: int
+    length: int
+    written: int
+    left: int
+
+
+class Kind(NamedTuple):
+    """What requests of a stay are like: the slot of those that were read (`struct asked` of `asked.h`) in which one of them is;
+    and what they want."""
+
+    asked: ctypes.c_void_p
+    slot: int
+    wanted: WantedArea
+
+
+class Stay(NamedTuple):
+    """One with its number. What it reads from, and what `kept` has, stays where it is until it is over; `told` then gets to know
+    what was done."""
+
+    number: int
+    lender: Lender
+    ticket: int
+    log: memoryview
+    kept: tuple[object, ...]
+    told: Callable[[Told], None]
+
+
+class Over(NamedTuple):
+    """A stay that is over, and what was read and is to be taken yet."""
+
+    stay: Stay
+    told: Told
+    left: bytes
+
+
+class Stays:
+    """Those of one carrier, which is at that address. All of it is the loop's."""
+
+    def __init__(self, library: Library, carrier_at: int) -> None:
+        area, number = ctypes.c_void_p, ctypes.c_int64
+        self._at = carrier_at
+        self._put = library.function("native_stay_put", None, area, number, area, number, area, number, number, number)
+        self._look = library.function("native_stay_look", ctypes.c_int32, area, number, area, area)
+        self._made = library.function("native_stay_made", number, area, number, area, number)
+        self._recall = library.function("native_stay_recall", None, area, number)
+        self._finish = library.function("native_stay_finish", None, area, number)
+        self._told = array("q", bytes(8 * len(Told._fields)))
+        self._left = bytearray(_LEFT_BYTES)
+        self._told_at = self._told.buffer_info()[0]
+        self._left_at = ctypes.addressof(ctypes.c_char.from_buffer(self._left))
+        self._free = list(range(MOST_STAYS))
+        self._of: dict[Lender, Stay] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __contains__(self, lender: object) -> bool:
+        return lender in self._of
+
+    @property
+    def have_room(self) -> bool:
+        return bool(self._free)
+
+    def begin(
+        self,
+        lender: Lender,
+        descriptor: int,
+        tickets: tuple[int, int],
+        kind: Kind,
+        log: memoryview,
+        kept: tuple[object, ...],
+        told: Callable[[Told], None],
+    ) -> None:
+        """There is room. `tickets` are its own, which is the next piece's, and that of the piece before it, 0 for none."""
+        number = self._free.pop()
+        own, before = tickets
+        self._of[lender] = Stay(number, lender, own, log, kept, told)
+        self._put(self._at, number, kind.asked, kind.slot, kind.wanted.pointer, descriptor, before - 1, LONGEST_NS)
+
+    def recall(self, lender: Lender) -> None:
+        """Have its stay be over soon."""
+        self._recall(self._at, self._of[lender].number)
+
+    def recall_all(self) -> None:
+        """Likewise everybody's."""
+        for stay in self._of.values():
+            self._recall(self._at, stay.number)
+
+    def finish(self, ticket: int) -> None:
+        """Return when all are over whose tickets are no later; they are found by `over`."""
+        those = [stay.number for stay in self._of.values() if stay.ticket <= ticket]
+        for number in those:
+            self._recall(self._at, number)
+        for number in those:
+            self._finish(self._at, number)
+
+    def over(self) -> Iterator[Over]:
+        """Those that are over, which are forgotten behind this."""
+        for lender, stay in list(self._of.items()):
+            if not self._look(self._at, stay.number, self._told_at, self._left_at):
+                continue
+            told = Told(*self._told)
+            yield Over(stay, told, bytes(self._left[: told.left]))
+            del self._of[lender]
+            self._free.append(stay.number)
+            stay.log.release()
+
+    def made_again(self, stay: Stay, out_at: int, room: int) -> int:
+        """The length of its last answer, made again; 0 when it has a record that is no more what was stored."""
+        length: int = self._made(self._at, stay.number, out_at, room)
+        return length
