@@ -37,6 +37,7 @@ _TESTS = (
     "tests/unit/brokerd/processors/test_quick_pulls.py",
     "tests/unit/brokerd/processors/test_stays.py",
     "tests/unit/brokerd/sending/test_native_kernel.py",
+    "tests/unit/brokerd/sending/test_native_numbers.py",
     "tests/unit/brokerd/sending/test_native_signed.py",
     "tests/unit/brokerd/sending/test_readings.py",
     "tests/unit/brokerd/sending/test_stored_form.py",

@@ -14,7 +14,8 @@
 
 enum {
     UNIT_BYTES = 20,
-    AHEAD = 8, /* so many entries ahead a queue is fetched */
+    AHEAD = 12,      /* so many entries ahead a queue is fetched, */
+    UNITS_AHEAD = 6, /* and where its next unit goes */
 };
 
 /* Shared with native_tails.py, whose ctypes and numbers say the same. */
@@ -58,13 +59,23 @@ static void add(struct tail *tail, const struct unit *unit) {
     tail->last_physical = position - unit->size;
 }
 
+static void fetch_ahead(const struct apply *apply, const struct unit *unit) {
+    int64_t left = apply->count - apply->at;
+    const struct tail *tail = left > AHEAD ? tail_of(apply, unit + AHEAD) : NULL;
+    if (tail != NULL) {
+        __builtin_prefetch(tail, 1);
+        __builtin_prefetch(&tail->is_dirty, 1); /* it may lie in two lines */
+    }
+    tail = left > UNITS_AHEAD ? tail_of(apply, unit + UNITS_AHEAD) : NULL;
+    if (tail != NULL && tail->units != NULL) __builtin_prefetch(tail->units + tail->used, 1);
+}
+
 /* Public */
 
 EXPORT void native_apply_units(struct apply *apply) {
     for (; apply->at < apply->count; apply->at++) {
         const struct unit *unit = &apply->units[apply->at];
-        const struct tail *ahead = apply->count - apply->at > AHEAD ? tail_of(apply, unit + AHEAD) : NULL;
-        if (ahead != NULL) __builtin_prefetch(ahead, 1);
+        fetch_ahead(apply, unit);
         struct tail *tail = tail_of(apply, unit);
         if (tail == NULL || tail->next_offset != unit->queue_offset) return;
         if (unit->count < 1 || unit->count > (tail->room - tail->used) / UNIT_BYTES) return;

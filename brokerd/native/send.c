@@ -1,8 +1,9 @@
 /* Sends: frames as clients wrote them in; records, queue units and answers out. The twin is brokerd/sending/kernel.py, for batches
  * batch_kernel.py and stored_form.py; brokerd/sending/native_kernel.py calls this, and gives to the twin whatever this leaves.
  *
- *   native_send    of what each peer sent, for each frame: read its header, or take what native_signed read of it; find the queue, look
- *                  at the properties, write record, unit and answer
+ *   native_send       of what each peer sent, for each frame: read its header, or take what native_signed read of it; find the queue,
+ *                     look at the properties, write record, unit and answer
+ *   native_take_numbers   what calls of that took for queues is what comes next in them
  *
  * Most messages are stored as they came. Others wait for a moment or at a delay level, or begin a transaction: these go to a topic of
  * the broker's, with properties that name their own. Whoever left out the last separator of the properties, or a message's name, gets
@@ -60,13 +61,19 @@ struct target { /* a topic that takes ordinary sends; an array of them is sorted
 };
 
 struct slot { /* a queue; or a topic, and the queue of it that its last message went to whose queue the broker chose */
-    int64_t next;   /* the offset of its next message: a guess, until the caller has compared it */
+    int64_t next;     /* the offset of its next message, if a call of this run used it; else a guess, until the caller has compared it */
     uint64_t touched; /* the number of the last call that used it */
 };
 
 struct touched {
     int64_t slot;
     int64_t first, next; /* what the call took for it when it began, and what comes behind what it took */
+};
+
+struct rows { /* what comes next in queues, as their owner has it */
+    const int64_t *of_slots; /* which of the numbers are theirs; -1 where that is not known */
+    int64_t *numbers;
+    int64_t slots, count;
 };
 
 struct tally { /* of a target: what the call of that number took for it */
@@ -101,7 +108,9 @@ struct progress { /* in a source; and of the answers and opaques of all sources,
 
 struct request { /* what a call is about */
     int64_t count, most; /* of sources; frames of all of them */
-    uint64_t number;     /* another one for each call */
+    uint64_t number;     /* another one for each call, larger than the one before */
+    uint64_t since;      /* that of the first call of this run */
+    struct rows rows;
     int64_t end_offset, limit, now_ms, seals;
     int64_t next_name, half_count, half_bytes; /* the number of the next name; the room for transactions that begin */
 };
@@ -109,6 +118,7 @@ struct request { /* what a call is about */
 struct results { /* also how far a call has come; sources: of which all was taken that is to be */
     int64_t sources, end_offset, frames, stop;
     int64_t records_size, answers_size, units, messages, opaques, touched, moments, names, halves, early, turned, tallied;
+    int64_t unmet; /* of the touched queues: nobody said which row has their number, so it is a guess */
 };
 
 struct areas { /* what stays where it is from call to call; rooms in elements */
@@ -161,7 +171,7 @@ enum where { OWN, TIMER, HALF, DELAYED, PLACES };
 struct place { /* a queue, and the number of the next message in it */
     struct text topic;
     int32_t target, queue_id;
-    int64_t slot, next;
+    int64_t slot, next, first; /* first: what comes next before the frame */
 };
 
 struct call {
@@ -565,11 +575,24 @@ static int add_answer(struct call *call, const struct send *send, int64_t count,
 
 /* ---- Sends: each message to its place, which numbers it */
 
+static int64_t row_of(const struct rows *rows, int64_t slot) {
+    int64_t row = slot >= 0 && slot < rows->slots ? rows->of_slots[slot] : -1;
+    return row < rows->count ? row : -1;
+}
+
+/* The offset of the queue's next message. */
+static int64_t next_of(const struct call *call, int64_t slot) {
+    const struct slot *found = &call->areas->slots[slot];
+    if (found->touched >= call->request->since) return found->next;
+    int64_t row = row_of(&call->request->rows, slot);
+    return row >= 0 ? call->request->rows.numbers[row] : found->next;
+}
+
 /* The place of those that wait for a level. */
 static void move_to_level(const struct call *call, struct place *place, int64_t level) {
     place->queue_id = (int32_t)(level - 1);
     place->slot += level - 1;
-    place->next = call->areas->slots[place->slot].next;
+    place->next = place->first = next_of(call, place->slot);
 }
 
 static enum stop lay_out_single(struct call *call, const struct send *send, struct place *places) {
@@ -621,13 +644,15 @@ static enum stop lay_out_batch(struct call *call, const struct send *send, struc
     return add_answer(call, send, count, NULL, queue_offset, all_early) ? STOP_END : STOP_ROOM;
 }
 
-/* A slot has another value from now on; what the call found there is noted, once. */
-static void move(const struct call *call, struct slot *slots, int64_t slot, int64_t next, struct touched *touched, int64_t *count) {
-    if (slots[slot].touched != call->request->number) {
-        touched[(*count)++] = (struct touched){slot, slots[slot].next, 0};
-        slots[slot].touched = call->request->number;
+/* A slot has another value from now on; what the call found there is noted, once: whether it is the first time. */
+static int move(const struct call *call, struct slot *slot, struct touched touched, struct touched *into, int64_t *count) {
+    int is_first = slot->touched != call->request->number;
+    if (is_first) {
+        into[(*count)++] = touched;
+        slot->touched = call->request->number;
     }
-    slots[slot].next = next;
+    slot->next = touched.next;
+    return is_first;
 }
 
 /* Number the send's messages and lay them out. What it takes of its slots counts at the end alone. */
@@ -636,10 +661,12 @@ static enum stop lay_out(struct call *call, struct send *send) {
     struct slot *slots = areas->slots;
     int64_t own = (int64_t)send->target->first_slot + send->queue_id;
     struct text topic = {send->target->name, send->target->name_length};
-    struct place places[PLACES] = {[OWN] = {topic, send->target_index, (int32_t)send->queue_id, own, slots[own].next}};
+    int64_t next = next_of(call, own);
+    struct place places[PLACES] = {[OWN] = {topic, send->target_index, (int32_t)send->queue_id, own, next, next}};
     for (int i = TIMER; i < PLACES; i++) {
         int64_t slot = areas->timer_slot + i - TIMER;
-        places[i] = (struct place){brokers_topics[i], (int32_t)(areas->target_count + i - TIMER), 0, slot, slots[slot].next};
+        next = next_of(call, slot);
+        places[i] = (struct place){brokers_topics[i], (int32_t)(areas->target_count + i - TIMER), 0, slot, next, next};
     }
     if (call->now.touched + PLACES > areas->touched_room || call->now.turned == areas->turned_room ||
         call->now.tallied + PLACES > areas->tallied_room)
@@ -648,10 +675,16 @@ static enum stop lay_out(struct call *call, struct send *send) {
     send->flags = flags_of(call, send);
     enum stop stop = send->is_batch ? lay_out_batch(call, send, places) : lay_out_single(call, send, places);
     if (stop != STOP_END) return stop;
-    for (int i = 0; i < PLACES; i++)
-        if (places[i].next != slots[places[i].slot].next)
-            move(call, slots, places[i].slot, places[i].next, areas->touched, &call->now.touched);
-    if (send->is_turn) move(call, areas->turns, send->target_index, send->queue_id, areas->turned, &call->now.turned);
+    for (int i = 0; i < PLACES; i++) {
+        struct touched touched = {places[i].slot, places[i].first, places[i].next};
+        if (touched.next == touched.first) continue;
+        if (move(call, &slots[touched.slot], touched, areas->touched, &call->now.touched))
+            call->now.unmet += row_of(&call->request->rows, touched.slot) < 0;
+    }
+    if (send->is_turn) {
+        struct slot *turn = &areas->turns[send->target_index];
+        move(call, turn, (struct touched){send->target_index, turn->next, send->queue_id}, areas->turned, &call->now.turned);
+    }
     return STOP_END;
 }
 
@@ -691,8 +724,9 @@ static enum stop take_source(struct call *call, const uint8_t *buffer, struct pr
 /* Lay out what peers sent, one behind the other, each from its position on; at most so many frames of each, and of all. Of sources
  * behind the one where it stopped nothing is said.
  *
- * The caller compares what was `touched` with what he knows of the queues: where that differs, he sets the slots' next offsets
- * and calls again, as if this call had not been. */
+ * Numbers are those of the rows, and what calls of this run took behind them. Where one is a guess, or somebody else has taken some for
+ * this run, the caller compares what was `touched` with what he knows of the queues: where that differs, he sets the slots' next
+ * offsets and calls again, as if this call had not been. */
 EXPORT void native_send(const struct areas *areas) {
     const struct request *request = areas->request;
     struct results *results = areas->results;
@@ -711,4 +745,12 @@ EXPORT void native_send(const struct areas *areas) {
     }
     for (int64_t n = 0; n < results->touched; n++) areas->touched[n].next = areas->slots[areas->touched[n].slot].next;
     results->stop = stop == STOP_ROOM && results->frames == 0 ? STOP_LEFT : stop; /* no call has more room */
+}
+
+/* What calls took is in the log: what comes next in the queues is what comes behind it. Those whose row is not known are passed over. */
+EXPORT void native_take_numbers(const struct rows *rows, const struct touched *touched, int64_t count) {
+    for (int64_t n = 0; n < count; n++) {
+        int64_t row = row_of(rows, touched[n].slot);
+        if (row >= 0) rows->numbers[row] = touched[n].next;
+    }
 }

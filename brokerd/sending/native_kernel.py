@@ -1,9 +1,11 @@
 """`boundary.SendKernel` over `brokerd/native/send.c`: what that leaves, its twin in Python does (`kernel.Kernel`).
 
 One call of the library lays out as many frames as it can of what all peers sent. It knows topics by a table that is made anew
-when they change, and guesses the next offset of each queue from its last call; the run knows better (`next_offsets`), so what a
-call took is compared with that before any of its results counts, and a call that guessed wrong is made again. So numbers have one
-owner in both modes; and so has the queue of a topic whose turn it is, where clients leave it to the broker: that is the twin.
+when they change, and takes the next offset of each queue from its owner's row (`QueueOffsets.numbers`), or from where an earlier
+call for the run left it; what it took is stored there when the run is in the log (`_TakenSlots`). A queue that it meets for the
+first time, and any queue while the twin, too, took numbers for the run, has a guess: what a call took is compared with the run's
+(`next_offsets`) before any of its results counts, and a call that guessed wrong is made again. So numbers have one owner in both
+modes; and so has the queue of a topic whose turn it is, where clients leave it to the broker: that is the twin.
 
 Where there is a limit to how many messages wait for one second, those that a call took are counted before any of it counts; when
 one has no room, the call is made again for the frames before it. How many transactions may begin is told to each call.
@@ -17,7 +19,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from array import array
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Final
 
@@ -29,7 +31,7 @@ from brokerd.sending.progress import Progress
 from brokerd.sending.stored_form import TIMERS, KernelRules
 from brokerd.sending.unique_ids import UniqueIds
 from brokerd.store.log.laid_out import LAID_OUT, LaidOut, QueueSlots, Tally
-from brokerd.store.queues.queue_offsets import QueueKey, TakenOffsets
+from brokerd.store.queues.queue_offsets import QueueKey, QueueOffsets, TakenOffsets
 from brokerd.store.run import Run
 from brokerd.timers.handles import KEY_BYTES
 from brokerd.timers.slots import SlotLimit
@@ -59,7 +61,9 @@ _TARGET: Final = struct.Struct(f"={MAX_TOPIC_BYTES}sBii")
 _SLOT_NUMBERS: Final = 2  # the next offset, and the last call
 _TOUCHED_NUMBERS: Final = 3  # slot, what the call took for its next offset, and what that is behind it
 _TALLY_NUMBERS: Final = 3  # the last call, and what it took: messages, bytes
-_REQUEST: Final = struct.Struct("=10q")
+_ROWS: Final = struct.Struct("=4q")  # where rows of slots and numbers of rows are, and how many there are of both
+_TAKE_ARGUMENTS: Final = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64)  # rows, what was touched, of how many slots
+_REQUEST: Final = struct.Struct("=15q")
 _SOURCE: Final = struct.Struct(f"=6q{HOST_V6_BYTES}s4x")
 _PROGRESS_NUMBERS: Final = 4  # position, frames, and where answers and opaques of the source end among all
 _MOMENT_NUMBERS: Final = (
@@ -67,7 +71,7 @@ _MOMENT_NUMBERS: Final = (
 )
 _HALF: Final = struct.Struct("=7q")
 _NAME_BEGIN_BYTES: Final = 16
-_RESULTS: Final = struct.Struct("=16q")
+_RESULTS: Final = struct.Struct("=17q")
 _LEFT, _ROOM, _TERMS = 1, 2, 3
 # The struct of moments.c
 _TERMS_OF: Final = struct.Struct(f"=6q{KEY_BYTES}s{MAX_BROKER_NAME_BYTES + 1}s32xQQ")
@@ -141,6 +145,39 @@ class _Topics:
         self.queues = QueueSlots(self.names, self.keys)
 
 
+class _TakenSlots:
+    """Numbers that a call took for queues."""
+
+    __slots__ = ("_holder", "_slots", "_store", "_touched")
+
+    def __init__(
+        self, store: Callable[..., None], slots: QueueSlots, offsets: QueueOffsets, touched: array[int]
+    ) -> None:
+        """`touched` is as the call left it; all these queues have rows of these offsets."""
+        self._store = store
+        self._slots = slots
+        self._holder = offsets.holder
+        self._touched = touched
+
+    def numbers(self) -> dict[QueueKey, int]:
+        keys, touched = self._slots.keys, self._touched
+        return {
+            keys[slot]: number
+            for slot, number in zip(touched[::_TOUCHED_NUMBERS], touched[2::_TOUCHED_NUMBERS], strict=True)
+        }
+
+    def store(self, offsets: QueueOffsets) -> None:
+        assert offsets.holder is self._holder, "queues went while somebody held a run"
+        touched, count = self._touched.buffer_info()
+        self._store(_ROWS.pack(*_rows_of(self._slots, offsets)), touched, count // _TOUCHED_NUMBERS)
+
+
+def _rows_of(slots: QueueSlots, offsets: QueueOffsets) -> tuple[int, int, int, int]:
+    """`struct rows`, while nobody has another row."""
+    (rows, slot_count), (numbers, count) = slots.rows.of(offsets.holder).buffer_info(), offsets.numbers.buffer_info()
+    return rows, numbers, slot_count, count
+
+
 class NativeKernel:
     """The kernel; `twin` has the same topics, and is told of no others by anybody else."""
 
@@ -160,7 +197,10 @@ class NativeKernel:
         self._topics = _Topics({}, len(rules.delays))
         self._are_topics_new = False
         self._call_number = 0
+        self._present = TakenOffsets({})  # of the run of the last call,
+        self._since = 0  # and the number of the first call for it
         self._send = library.function("native_send", None, ctypes.c_void_p)
+        self._take_numbers = library.function("native_take_numbers", None, *_TAKE_ARGUMENTS)
         self._records, self._answers = bytearray(_RECORDS_BYTES), bytearray(_ANSWERS_BYTES)
         self._units, self._scratch = bytearray(_UNITS * LAID_OUT.size), bytearray(_SCRATCH_BYTES)
         self._records_view, self._answers_view = memoryview(self._records), memoryview(self._answers)
@@ -302,7 +342,10 @@ class NativeKernel:
             self._hand_over()
         ids, halves_of = self._rules.ids, self._rules.halves
         room = _NO_ROOM if halves_of is None else halves_of.room(run)
-        most = _ANY_FRAMES
+        most, taken = _ANY_FRAMES, run.taken
+        if taken is not self._present:
+            taken.settle()  # the library knows of one run at a time
+            self._present, self._since = taken, self._call_number + 1
         while True:
             self._call(run, count, most, room)
             (
@@ -322,20 +365,24 @@ class NativeKernel:
                 early,
                 turned,
                 tallied,
+                unmet,
             ) = _RESULTS.unpack(self._results)
-            queues, firsts, nexts = self._touched_queues(touched)
-            has_guessed = run.next_offsets.next_of(queues) == firsts
-            if not (has_guessed and (not turned or self._has_guessed_turns(turned))):
+            if unmet:
+                self._meet(taken.offsets, touched)
+            if (unmet or taken) and not self._has_guessed(run.next_offsets, touched):
                 self._guess(run.next_offsets, touched)
                 self._guess_turns(turned)
                 continue
-            most = self._frames_with_room(run.next_offsets, frames, moments)
-            if most == frames:
-                break
-            is_full = True
-            self._guess(run.next_offsets, touched)
+            if not turned or self._has_guessed_turns(turned):
+                most = self._frames_with_room(run, frames, moments)
+                if most == frames:
+                    break
+                is_full = True
+            self._undo(touched)
             self._guess_turns(turned)
-        run.next_offsets.update(zip(queues, nexts, strict=True))
+        if touched:
+            slots = self._touched[: touched * _TOUCHED_NUMBERS]
+            taken.in_c.append(_TakenSlots(self._take_numbers, self._topics.queues, taken.offsets, slots))
         for target in self._turned_targets(turned) if turned else ():
             self._twin.set_turn(self._topics.names[target], self._topics.turns[target * _SLOT_NUMBERS])
         if frames:
@@ -359,7 +406,8 @@ class NativeKernel:
         _REQUEST.pack_into(
             self._request,
             0,
-            *(count, most, number, run.end_offset, run.limit, run.timestamp_ms, run.seals, next_name, *room),
+            *(count, most, number, self._since, *_rows_of(self._topics.queues, run.taken.offsets)),
+            *(run.end_offset, run.limit, run.timestamp_ms, run.seals, next_name, *room),
         )
         self._send(self._areas_at)
 
@@ -422,21 +470,37 @@ class NativeKernel:
                 0,
             )
 
-    def _touched_queues(self, count: int) -> tuple[list[QueueKey], list[int], list[int]]:
-        """So many queues that the call touched, what it took for the next offset of each, and what that is behind it."""
+    def _touched_slots(self, count: int) -> array[int]:
+        """So many queues of which the call took numbers."""
+        return self._touched[: count * _TOUCHED_NUMBERS : _TOUCHED_NUMBERS]
+
+    def _firsts(self, count: int) -> array[int]:
+        """What came next in them, as far as the call knew."""
+        return self._touched[1 : count * _TOUCHED_NUMBERS : _TOUCHED_NUMBERS]
+
+    def _meet(self, offsets: QueueOffsets, count: int) -> None:
+        """From now on the library has the rows of so many queues."""
+        rows, keys = self._topics.queues.rows.of(offsets.holder), self._topics.keys
+        for slot in self._touched_slots(count):
+            if rows[slot] < 0:
+                rows[slot] = offsets.row_of(keys[slot])
+
+    def _has_guessed(self, next_offsets: TakenOffsets, count: int) -> bool:
+        """Whether the call began at the right numbers of so many queues."""
         keys = self._topics.keys
-        if count == 1:
-            slot, first, following = self._touched[:_TOUCHED_NUMBERS]
-            return [keys[slot]], [first], [following]
-        numbers = self._touched[: count * _TOUCHED_NUMBERS].tolist()
-        queues = [keys[slot] for slot in numbers[::_TOUCHED_NUMBERS]]
-        return queues, numbers[1::_TOUCHED_NUMBERS], numbers[2::_TOUCHED_NUMBERS]
+        return next_offsets.next_of(keys[slot] for slot in self._touched_slots(count)) == self._firsts(count).tolist()
 
     def _guess(self, next_offsets: TakenOffsets, count: int) -> None:
-        """So many queues have numbers as if the call had not been."""
+        """So many queues have the run's numbers."""
         slots, keys = self._topics.slots, self._topics.keys
-        for slot in self._touched[: count * _TOUCHED_NUMBERS : _TOUCHED_NUMBERS]:
+        for slot in self._touched_slots(count):
             slots[slot * _SLOT_NUMBERS] = next_offsets[keys[slot]]
+
+    def _undo(self, count: int) -> None:
+        """So many queues have numbers as if the call had not been."""
+        slots = self._topics.slots
+        for slot, first in zip(self._touched_slots(count), self._firsts(count), strict=True):
+            slots[slot * _SLOT_NUMBERS] = first
 
     def _turned_targets(self, count: int) -> array[int]:
         """So many topics of which the call chose queues."""
@@ -453,7 +517,7 @@ class NativeKernel:
         for target in self._turned_targets(count):
             self._topics.turns[target * _SLOT_NUMBERS] = self._twin.turn_of(self._topics.names[target])
 
-    def _frames_with_room(self, next_offsets: TakenOffsets, frames: int, moments: int) -> int:
+    def _frames_with_room(self, run: Run, frames: int, moments: int) -> int:
         """How many of the call's frames come before the first with a message that has no room in its second. Those that wait
         count from now on."""
         if self._slots is None or not moments:
@@ -461,7 +525,7 @@ class NativeKernel:
         due_ms, codes, frame_of = (
             self._moments[each : moments * _MOMENT_NUMBERS : _MOMENT_NUMBERS] for each in range(_MOMENT_NUMBERS)
         )
-        taken = self._slots.take_all(next_offsets[TIMERS], due_ms, codes)
+        taken = self._slots.take_all(run.next_offsets[TIMERS], due_ms, codes)
         return frames if taken == moments else frame_of[taken]
 
     def _entries(self, count: int, topics: int, now_ms: int) -> LaidOut:

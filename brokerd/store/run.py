@@ -28,10 +28,11 @@ class Run:
     """Whole records for the log from `start` on, and what their append changes.
 
     Whoever lays out adds to `records` (bytes in any pieces), adds to `entries` what `derive` would find in them, in log order,
-    moves `end_offset` on, never beyond `limit`, and takes queue offsets from `next_offsets`; `add_together` is for records whose
-    entries are a sequence of their own. `folded` counts the messages that have no entry of their own. All records carry
-    `timestamp_ms`, and with `seals` a checksum, wherever they have room for it.
-    What is in `appended` is called, in order, when the run is in the log. One that `is_own` has nothing of clients.
+    moves `end_offset` on, never beyond `limit`, and takes queue offsets from `next_offsets`, or in C from `taken`, which is the
+    same before what C took is settled; `add_together` is for records whose entries are a sequence of their own. `folded` counts
+    the messages that have no entry of their own. All records carry `timestamp_ms`, and with `seals` a checksum, wherever they
+    have room for it. What is in `appended` is called, in order, when the run is in the log. One that `is_own` has nothing of
+    clients.
     """
 
     __slots__ = (
@@ -42,11 +43,11 @@ class Run:
         "is_own",
         "limit",
         "most_bytes",
-        "next_offsets",
         "parts",
         "records",
         "seals",
         "start",
+        "taken",
         "timestamp_ms",
     )
 
@@ -58,7 +59,7 @@ class Run:
         self.limit = limit
         self.most_bytes = most_bytes
         self.timestamp_ms = timestamp_ms
-        self.next_offsets = next_offsets
+        self.taken = next_offsets
         self.seals = seals
         self.is_own = False
         self.records: list[Bytes] = []
@@ -66,6 +67,14 @@ class Run:
         self.entries: list[Entry] = []
         self.folded = 0
         self.appended: list[Callable[[], None]] = []
+
+    @property
+    def next_offsets(self) -> TakenOffsets:
+        """What comes next in the queues."""
+        taken = self.taken
+        if taken.in_c:
+            taken.settle()
+        return taken
 
     @property
     def size(self) -> int:

@@ -421,7 +421,7 @@ class MessageStore(StoreReads):
         except StorageError as error:
             self._note_append_error(error)
             raise
-        self.queue_offsets.advance(run.next_offsets)
+        self.queue_offsets.advance(run.taken)
         for start, entries, end in run.offers():
             self.dispatcher.offer(start, entries, end)
         for told in run.appended:
@@ -607,8 +607,7 @@ class MessageStore(StoreReads):
         """These queues hold no message any more, and go on at their ends; their files go with the next checkpoint."""
         self.queues.empty(ends, self.commitlog.min_offset)
         if self._appendable:
-            for key, end in ends.items():
-                self.queue_offsets.table[key] = max(end, self.queue_offsets.next(*key))
+            self.queue_offsets.advance({key: max(end, self.queue_offsets.get(key)) for key, end in ends.items()})
 
     def expired_queues(self) -> dict[QueueKey, int]:
         """The ends of queues that had messages, but none that is still in the log. On the master."""

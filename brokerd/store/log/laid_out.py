@@ -26,27 +26,35 @@ class Tally(NamedTuple):
     size: int
 
 
+class SlotNumbers:
+    """By slot, which one of somebody's queues it is, -1 of one that he has not looked for. They are of that `holder`; another one
+    forgets them."""
+
+    __slots__ = ("_count", "_holder", "_numbers")
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._holder: object = None
+        self._numbers = array("q")
+
+    def of(self, holder: object) -> array[int]:
+        """The numbers of that holder's queues."""
+        if self._holder is not holder:
+            self._holder = holder
+            self._numbers = array("q", [-1]) * self._count
+        return self._numbers
+
+
 class QueueSlots:
-    """The queues that entries of C's name, by slot: `keys`; `names` are those of their topics.
+    """The queues that entries of C's name, by slot: `keys`; `names` are those of their topics. `tails` are the numbers of who has
+    the queues, `rows` of who knows what comes next in them."""
 
-    Whoever has the queues keeps in `numbers` which one of his each is, -1 of one that he has not looked for. They are of that
-    `holder`; another one forgets them.
-    """
-
-    __slots__ = ("holder", "keys", "names", "numbers")
+    __slots__ = ("keys", "names", "rows", "tails")
 
     def __init__(self, names: Sequence[str], keys: Sequence[QueueKey]) -> None:
         self.names = names
         self.keys = keys
-        self.holder: object = None
-        self.numbers = array("q")
-
-    def numbers_of(self, holder: object) -> array[int]:
-        """The numbers of that holder's queues."""
-        if self.holder is not holder:
-            self.holder = holder
-            self.numbers = array("q", [-1]) * len(self.keys)
-        return self.numbers
+        self.tails, self.rows = SlotNumbers(len(keys)), SlotNumbers(len(keys))
 
 
 class LaidOut(Sequence[Entry]):

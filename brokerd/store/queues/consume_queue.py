@@ -514,8 +514,12 @@ class ConsumeQueue:
         self.written_offset = monotonic(self.written_offset, offset, "what is in a consume queue's files")
         keep_from = max(self.tail_start, min(offset, self.max_offset - keep_units))
         if keep_from > self.tail_start:
-            self.tail = bytearray(self.tail_part((keep_from - self.tail_start) * UNIT_BYTES))
+            self.drop((keep_from - self.tail_start) * UNIT_BYTES)
             self.tail_start = keep_from
+
+    def drop(self, size: int) -> None:
+        """Let so many bytes at the tail's begin go."""
+        self.tail = bytearray(self.tail_part(size))
 
     def rest(self) -> None:
         """Hold nothing in memory; everything is in files."""

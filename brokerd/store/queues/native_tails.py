@@ -1,8 +1,9 @@
 """Queues whose ends C knows, so that it puts entries of sends behind them (`brokerd/native/queue_tails.c`).
 
-What it leaves is the twin's, `ConsumeQueues.apply`, or made ready for it here: a queue that it has not met or that has no room. A
-queue's units in memory are in an area with room for more, which is made anew when that is used up. A queue that C has met has its
-numbers in a row of an array that all such queues share; any other has a row of its own.
+What it leaves is the twin's, `ConsumeQueues.apply`, or made ready for it here: a queue that it has not met or that has no room.
+A queue's units in memory are in an area with room for more, which is made anew when that is used up, and stays when they are
+written, as many will come again. A queue that C has met has its numbers in a row of an array that all such queues share; any
+other has a row of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from remoting.disk import Disk
 _NEXT, _LAST, _AREA, _USED, _ROOM, _DIRTY = range(6)
 _NUMBERS: Final = 6
 _LEAST_ROOM: Final = 16 * UNIT_BYTES
-_MOST_DOUBLED: Final = 1 << 14  # a larger area grows by a quarter
+_MOST_DOUBLED: Final = 1 << 14  # a larger area grows by a quarter, a much smaller one to four times its size
+_MOST_KEPT: Final = 1 << 16  # a larger area is made anew at little cost a unit
+_MOST_UNUSED: Final = 4  # an area is no more than so many times as large as what it was used for, to be kept
 _MAX_SIZE: Final = (1 << 31) - 1
 
 
@@ -84,7 +87,18 @@ class NativeQueue(ConsumeQueue):
         """Have room for so many bytes of units."""
         used, room = self._row[self._at + _USED], self._row[self._at + _ROOM]
         if size > room - used:
-            self._put(self._area[:used], max(room + max(room // 4, min(room, _MOST_DOUBLED)), used + size))
+            more = 3 * room if room < _MOST_DOUBLED // 4 else max(room // 4, min(room, _MOST_DOUBLED))
+            self._put(self._area[:used], max(room + more, used + size))
+
+    def drop(self, size: int) -> None:
+        row, at, area = self._row, self._at, self._area
+        used = row[at + _USED]
+        units = area[size:used]
+        if row[at + _ROOM] <= min(_MOST_KEPT, _MOST_UNUSED * used):
+            area[: len(units)] = units
+            row[at + _USED] = len(units)
+        else:
+            self._put(units, len(units))
 
     def _put(self, units: bytearray, room: int) -> None:
         """Have these units, and room for so many bytes of them."""
@@ -135,7 +149,7 @@ class NativeTails:
         call, count = self._call, len(entries)
         if len(self._dirty) < count:
             self._dirty = array("q", bytes(8 * count))
-        numbers = entries.slots.numbers_of(self._holder)
+        numbers = entries.slots.tails.of(self._holder)
         call.units, call.count, call.at = entries.content, count, first
         call.numbers, call.slots = numbers.buffer_info()
         call.tails, call.tails_count = self._rows.buffer_info()[0], len(self._queues)
@@ -150,7 +164,7 @@ class NativeTails:
         assert isinstance(queue, NativeQueue), "C knows the ends of all queues or of none"
         if queue.number < 0:
             queue.move_to(self._rows, self._new_number(queue))
-        entries.slots.numbers_of(self._holder)[entries.slot_of(index)] = queue.number
+        entries.slots.tails.of(self._holder)[entries.slot_of(index)] = queue.number
         queue.make_room(entries[index][7] * UNIT_BYTES)
 
     def forget(self, queue: ConsumeQueue) -> None:

@@ -185,6 +185,51 @@ def test_messages_of_known_queues_are_all_put_there_by_c(library: Library, monke
     assert queues.buffered_units == 2000
 
 
+class Rounds:
+    """Messages of two queues, which are written when they are there."""
+
+    def __init__(self, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(consume_queues, "_WARM_UNITS", 4)
+        self.queues = ConsumeQueues(MemoryDisk(), SETTINGS, library=library)
+        self.slots = QueueSlots(TOPICS, KEYS)
+        self.number = 0
+
+    def run(self, count: int) -> list[int]:
+        """So many for each queue: the areas' sizes then, in units."""
+        for number in range(self.number, self.number + count):
+            rows = [(slot, number, (2 * number + slot) * 100, 100, 1, 1) for slot in range(2)]
+            self.queues.apply_laid_out(laid_out(self.slots, rows), RoundCodes())
+        self.number += count
+        write = self.queues.begin_write()
+        write.run()
+        self.queues.finish_write(write)
+        for slot, queue in enumerate(self.queues.table.values()):
+            wanted = [((2 * n + slot) * 100, 100, 1) for n in range(self.number)]
+            assert list(queue.units(0, self.number)) == wanted
+            assert len(queue.tail) == 4 * UNIT.size
+        return [len(queue._area) // UNIT.size for queue in self.queues.table.values()]  # type: ignore[attr-defined]
+
+
+def test_as_many_messages_as_before_need_no_larger_area(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten thousand queues each would be made a larger one some times between two checkpoints."""
+    rounds = Rounds(library, monkeypatch)
+    before = rounds.run(150)
+    monkeypatch.setattr(native_tails.NativeTails, "meet", None)
+    for _ in range(5):
+        assert rounds.run(150) == before
+
+
+def test_an_area_goes_that_is_too_large_for_what_comes(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = Rounds(library, monkeypatch)
+    burst = rounds.run(600)
+    assert all(600 <= units < 4 * 600 for units in burst)
+    assert rounds.run(300) == burst
+    assert all(units < 100 for units in rounds.run(8))
+    assert all(4 <= units < 100 for units in rounds.run(5000)), "a very large one is made anew"
+    rounds.queues.finish_write(rounds.queues.begin_write())
+    assert all(not queue._area for queue in rounds.queues.table.values()), "no message came"  # type: ignore[attr-defined]
+
+
 def test_laid_out_entries_are_a_sequence_like_any_other() -> None:
     slots = QueueSlots(TOPICS, KEYS)
     entries = laid_out(slots, [(0, 5, 100, 91, 3, 2), (4, 0, 300, 92, -4, 1), (0, 7, 400, 91, 3, 1)])
