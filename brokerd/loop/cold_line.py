@@ -5,11 +5,10 @@ While there are such others, old reads get a share of the loop's time: after a t
 the time than that, and then until one of the others was served, for a while at most: who got his answer does not ask again at
 once. In front of each turn it lets a moment go by then: who was answered may be on this machine, and wait for the very
 processor that the loop has. For the same reason nothing is begun, and no timer is set, when somebody is served: the line looks
-when somebody should have been, by how far apart the others' answers are; and while it has turns beside others, the loop's thread
-asks to be interrupted soon by whoever is woken on its processor. Turns that nobody stood there to have are not made up for later.
-While there are no others, nobody rests; whether there are is found out by looking, so who comes first after a while waits for a
-moment to see somebody served. What else is done for old reads (fetching them, an answer that is laid out later) is charged to the
-line, too.
+when somebody should have been, by how far apart the others' answers are, and where it was wrong waits for the next one. Turns that
+nobody stood there to have are not made up for later. While there are no others, nobody rests; whether there are is found out by
+looking, so who comes first after a while waits for a moment to see somebody served. What else is done for old reads (fetching
+them, an answer that is laid out later) is charged to the line, too.
 
 Turns go round between those who stand there, so who asks for much at once waits for himself. How many stand is bounded.
 """
@@ -86,8 +85,7 @@ def _always() -> bool:
 class ColdLine:
     """The line of one broker. `clock_s` goes on within a turn of the loop, and `used_s` is what its thread used of the processor:
     `share` is how much of that, for each second, old reads may use beside `others`, who are set by who knows them. `shortly` is
-    there for who has it finer than the scheduler. `keep_short` is told when turns beside others begin (True) and are over, for
-    the slices of the loop's thread.
+    there for who has it finer than the scheduler.
 
     `waits_s` are how long each waited whose turn came; `busy_s` is what their turns used of the processor, and what was charged.
     """
@@ -98,7 +96,6 @@ class ColdLine:
         clocks: Clocks,
         share: Callable[[], float],
         shortly: Shortly | None = None,
-        keep_short: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self.others = NOBODY
         self.waits_s = Histogram(_WAITS_S)
@@ -106,7 +103,6 @@ class ColdLine:
         self.clock_s, self.used_s = clocks
         self._scheduler = scheduler
         self._share = share
-        self._keep_short = keep_short
         self._shortly: Shortly = scheduler.call_later if shortly is None else shortly
         self._line: OrderedDict[object, deque[_Standing]] = OrderedDict()
         self._count = 0
@@ -206,7 +202,6 @@ class ColdLine:
         """To when the others are served, as long as somebody stands in the line every now and then."""
         self._listens = is_on
         self.others.tell(self._was_served if is_on else None)
-        self._keep_short(is_on)
 
     def _was_served(self) -> None:
         """One of the others: he may wait for this to be over."""

@@ -22,9 +22,7 @@ class Broker:
     def __init__(self, share: float = 0.2) -> None:
         self.turns = Turns()
         self.share = share
-        self.is_short: list[bool] = []
-        clocks = Clocks(self.turns.time, self.turns.time)
-        self.line = ColdLine(self.turns, clocks, lambda: self.share, keep_short=self.is_short.append)
+        self.line = ColdLine(self.turns, Clocks(self.turns.time, self.turns.time), lambda: self.share)
         self.line.others = Others(lambda: self.done, self.hear)
         self.done = 0
         self.are_gone = False  # the others
@@ -247,10 +245,8 @@ def test_who_has_not_stood_there_for_a_while_hears_of_the_others_no_more() -> No
     broker.line.stand("a", broker.read("a"))
     broker.turns.run(50)
     assert broker.hearer is not None
-    assert broker.is_short == [True]
     broker.turns.run(200)
     assert broker.hearer is None
-    assert broker.is_short == [True, False]
     broker.line.stand("a", broker.read("a"))
     broker.turns.run(50)
     assert len(broker.had) == 2
