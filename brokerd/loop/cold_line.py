@@ -5,9 +5,9 @@ While there are such others, old reads get a share of the loop's time: after a t
 the time than that, and then until one of the others was served, for a while at most: who got his answer does not ask again at
 once. In front of each turn it lets a moment go by then: who was answered may be on this machine, and wait for the very
 processor that the loop has. For the same reason nothing is begun, and no timer is set, when somebody is served: the line looks
-when somebody should have been, by how far apart the others' answers are, and where it was wrong waits for the next one. Turns that
-nobody stood there to have are not made up for later. While there are no others, nobody rests; whether there are is found out by
-looking, so who comes first after a while waits for a moment to see somebody served. What else is done for old reads (fetching
+when somebody should have been, by how far apart the others' answers are, and where it was wrong waits for the next one. Turns
+that nobody stood there to have are not made up for later. While there are no others, nobody rests; whether there are is found out
+by looking, so who comes first after a while waits for a moment to see somebody served. What else is done for old reads (fetching
 them, an answer that is laid out later) is charged to the line, too.
 
 Turns go round between those who stand there, so who asks for much at once waits for himself. How many stand is bounded.
