@@ -38,7 +38,6 @@ from brokerd.loop.aside import HelperThreads
 from brokerd.loop.believed_clock import BelievedClock
 from brokerd.loop.cold_line import Clocks
 from brokerd.loop.short_timer import ShortTimer
-from brokerd.loop.slices import keep_short
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
@@ -213,7 +212,6 @@ class Broker:
                     HelperThreads(_TIER_THREADS, "tier helper").run,
                     Clocks(time.perf_counter, time.thread_time),
                     self._short_timer.call,
-                    keep_short,
                 ),
                 mount.group if mount is not None else None,
             )

@@ -1,6 +1,4 @@
-"""Work beside the event loop: what mostly runs without the interpreter's lock, and touches nothing that the loop changes.
-
-It can wait a moment longer than who is served: its threads do not interrupt others."""
+"""Work beside the event loop: what mostly runs without the interpreter's lock, and touches nothing that the loop changes."""
 
 from __future__ import annotations
 
@@ -9,8 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from brokerd.loop.slices import give_way
-
 _T = TypeVar("_T")
 
 
@@ -18,7 +14,7 @@ class HelperThreads:
     """So many at most; they are begun when they are needed, and end with the process."""
 
     def __init__(self, count: int, name: str) -> None:
-        self._threads = ThreadPoolExecutor(count, name, give_way)
+        self._threads = ThreadPoolExecutor(count, name)
 
     async def run(self, work: Callable[[], _T]) -> _T:
         """Its result. Raises what it raises."""

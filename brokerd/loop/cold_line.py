@@ -5,11 +5,10 @@ While there are such others, old reads get a share of the loop's time: after a t
 the time than that, and then until one of the others was served, for a while at most: who got his answer does not ask again at
 once. In front of each turn it lets a moment go by then: who was answered may be on this machine, and wait for the very
 processor that the loop has. For the same reason nothing is begun, and no timer is set, when somebody is served: the line looks
-when somebody should have been, by how far apart the others' answers are; and while it has turns beside others, the loop's thread
-asks to be interrupted soon by whoever is woken on its processor. Turns that nobody stood there to have are not made up for later.
-While there are no others, nobody rests; whether there are is found out by looking, so who comes first after a while waits for a
-moment to see somebody served. What else is done for old reads (fetching them, an answer that is laid out later) is charged to the
-line, too.
+when somebody should have been, by how far apart the others' answers are, and where it was wrong waits for the next one. Turns
+that nobody stood there to have are not made up for later. While there are no others, nobody rests; whether there are is found out
+by looking, so who comes first after a while waits for a moment to see somebody served. What else is done for old reads (fetching
+them, an answer that is laid out later) is charged to the line, too.
 
 Turns go round between those who stand there, so who asks for much at once waits for himself. How many stand is bounded.
 """
@@ -18,9 +17,10 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Generator
+from math import floor
 from typing import Any, Final, NamedTuple
 
-from brokerd.loop.scheduler import Scheduler
+from brokerd.loop.scheduler import Scheduler, Timer
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.exposition import Histogram
@@ -35,13 +35,13 @@ _BESIDE_S: Final = 0.1  # who was served so long ago is served, too, in a moment
 _LOOK_S: Final = 0.05  # who rests does not rest on when the others have gone
 _LONGEST_REST_S: Final = 0.25  # one turn that the machine held up is no reason to rest for long
 _PATIENCE_S: Final = 0.01  # for others to be served, and so far a share of the past is made up for
-_NO_REST_S: Final = 0.0005  # timers of event loops count whole milliseconds
+_NO_REST_S: Final = 0.00002  # setting a timer takes as long
 _MOMENT_S: Final = 0.0001  # in which who was answered takes his answer
 _FIRST_GAP_S: Final = 0.001  # between two answers, before any was seen
 _SLOWLY: Final = 8  # answers for a change of the gap, of which this part is let go by, too: some are later than others
 _DENSE_S: Final = 4 * _MOMENT_S  # a gap in which turns could not be but anywhere
 _EARLY: Final = 0.75  # of a gap
-_LOOKS: Final = 4  # in a gap, when the answer is late
+_PART: Final = 0.5  # likewise, where it is not known yet when the gap begins
 
 FULL: Final = RequestError(
     codes.SYSTEM_BUSY,
@@ -85,8 +85,7 @@ def _always() -> bool:
 class ColdLine:
     """The line of one broker. `clock_s` goes on within a turn of the loop, and `used_s` is what its thread used of the processor:
     `share` is how much of that, for each second, old reads may use beside `others`, who are set by who knows them. `shortly` is
-    there for who has it finer than the scheduler. `keep_short` is told when turns beside others begin (True) and are over, for
-    the slices of the loop's thread.
+    there for who has it finer than the scheduler.
 
     `waits_s` are how long each waited whose turn came; `busy_s` is what their turns used of the processor, and what was charged.
     """
@@ -97,7 +96,6 @@ class ColdLine:
         clocks: Clocks,
         share: Callable[[], float],
         shortly: Shortly | None = None,
-        keep_short: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self.others = NOBODY
         self.waits_s = Histogram(_WAITS_S)
@@ -105,7 +103,6 @@ class ColdLine:
         self.clock_s, self.used_s = clocks
         self._scheduler = scheduler
         self._share = share
-        self._keep_short = keep_short
         self._shortly: Shortly = scheduler.call_later if shortly is None else shortly
         self._line: OrderedDict[object, deque[_Standing]] = OrderedDict()
         self._count = 0
@@ -114,8 +111,8 @@ class ColdLine:
         self._rests_until_s = 0.0
         self._turn_s = 0.0  # the last one's cost
         self._after_s = 0.0
-        self._waits_s = self._patient_until_s = 0.0
-        self._answered_s = -_BESIDE_S  # the others, last
+        self._patience: Timer | None = None  # while the next one has his turn behind the next answer
+        self._answered_s = self._ended_s = -_BESIDE_S  # the others, and a turn, last
         self._gap_s = _FIRST_GAP_S
         self._listens = False  # to when they are
         self._stood_s = 0.0  # somebody in the line, last
@@ -205,7 +202,6 @@ class ColdLine:
         """To when the others are served, as long as somebody stands in the line every now and then."""
         self._listens = is_on
         self.others.tell(self._was_served if is_on else None)
-        self._keep_short(is_on)
 
     def _was_served(self) -> None:
         """One of the others: he may wait for this to be over."""
@@ -216,43 +212,52 @@ class ColdLine:
             gap_s = min(now_s - self._answered_s, 2 * self._gap_s)  # one who came late says little of the next
             self._gap_s += (gap_s - self._gap_s) / _SLOWLY
             self._answered_s = now_s
+            if self._patience is not None:
+                self._be_next()
 
     def _look(self) -> None:
-        rest_s = self._rest_s()
-        if rest_s > 0:
-            self._scheduler.call_later(min(rest_s, _LOOK_S), self._look)
-        elif self.is_beside_others:
-            self._waits_s = self.clock_s()
-            self._patient_until_s = self._waits_s + _PATIENCE_S
-            self._wait(self._waits_s)
-        else:
+        """Have the next one's turn come."""
+        now_s, due_s = self.clock_s(), self._due_s()
+        if not self.is_beside_others:
             self._scheduler.call_soon(self._next)
+        elif due_s > now_s + _NO_REST_S:
+            self._shortly(min(self._gap_after(due_s) - now_s, _LOOK_S), self._look)
+        elif self._is_early(now_s):
+            self._let_moment_go_by(now_s)
+        else:
+            self._patience = self._scheduler.call_later(_PATIENCE_S, self._be_next)
 
-    def _rest_s(self) -> float:
-        rest_s = self._rests_until_s - self.clock_s()
-        return rest_s if rest_s > _NO_REST_S and self.is_beside_others else 0.0
+    def _due_s(self) -> float:
+        """When the line has rested: behind an answer that had a turn already, also for the next, unless answers are rare."""
+        due_s = self._rests_until_s
+        if self._ended_s < self._answered_s or self._gap_s > _PATIENCE_S:
+            return due_s
+        return min(due_s + self._turn_s / self._share(), max(due_s, self._answered_s + self._gap_s))
 
-    def _has_time_left(self) -> bool:
-        """For another turn like the last one, before who was served asks again."""
-        now_s = self.clock_s()
-        is_late = self._gap_s > _DENSE_S and now_s + self._turn_s > self._answered_s + self._gap_s * _EARLY
-        return not is_late and self._rests_until_s + self._turn_s / self._share() <= now_s
+    def _gap_after(self, until_s: float) -> float:
+        """When, from then on, one of the others should have been served, and have taken what he got, and asks for nothing yet."""
+        first_s = self._answered_s + self._gap_s / _SLOWLY + _MOMENT_S
+        gaps = max(-1, floor((until_s - first_s) / self._gap_s))
+        begin_s = first_s + gaps * self._gap_s
+        if until_s + self._turn_s < begin_s + self._gap_s * _PART:
+            return until_s
+        return begin_s + self._gap_s
 
-    def _wait(self, now_s: float) -> None:
-        """Look when one of the others should have been served, and have taken what he got."""
-        wait_s = self._answered_s + self._gap_s * (1 + 1 / _SLOWLY) + _MOMENT_S - now_s
-        if wait_s < _MOMENT_S:
-            wait_s = self._gap_s / _LOOKS
-        self._shortly(max(_MOMENT_S, min(wait_s, self._patient_until_s - now_s)), self._see)
+    def _is_early(self, now_s: float) -> bool:
+        """Whether there is time for another turn like the last one, before who was served asks again."""
+        return self._gap_s < _DENSE_S or now_s + self._turn_s < self._answered_s + self._gap_s * _EARLY
 
-    def _see(self) -> None:
-        now_s = self.clock_s()
-        if self._answered_s < self._waits_s and now_s < self._patient_until_s:
-            self._wait(now_s)
-            return
-        moment_s = self._answered_s + _MOMENT_S - now_s
-        if moment_s > _MOMENT_S / 4:
-            self._shortly(moment_s, self._behind_all)
+    def _be_next(self) -> None:
+        """Behind what is written now and taken by who is on this machine."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self._let_moment_go_by(self.clock_s())
+
+    def _let_moment_go_by(self, now_s: float) -> None:
+        left_s = max(self._answered_s, self._ended_s) + _MOMENT_S - now_s
+        if left_s > _MOMENT_S / 4:
+            self._shortly(left_s, self._behind_all)
         else:
             self._behind_all()
 
@@ -300,10 +305,9 @@ class ColdLine:
         self._ended()
 
     def _ended(self) -> None:
+        self._ended_s = self.clock_s()
         if self._line and not self.is_beside_others:
             self._next()
-        elif self._line and self._has_time_left():
-            self._shortly(_MOMENT_S, self._behind_all)
         else:
             self._is_taken = False
             self._go_on()

@@ -65,11 +65,7 @@ def tier_reads(
 ) -> TierReads:
     """Messages are read as far as the log names them; `first_astray` as for ColdReads."""
     counted, settings = Counted(objects, loop.clocks.clock_s), live.value
-
-    def share() -> float:
-        return live.value.cold_share_percent / 100
-
-    line = ColdLine(loop.scheduler, loop.clocks, share, loop.shortly, loop.keep_short)
+    line = ColdLine(loop.scheduler, loop.clocks, lambda: live.value.cold_share_percent / 100, loop.shortly)
     limits = settings.cache_bytes, settings.fetches_in_flight
     cold = ColdReads(counted, in_log.segments_of, loop, *limits, first_astray)
     cold.counted = line.counted

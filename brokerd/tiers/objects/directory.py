@@ -17,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple
 
-from brokerd.loop.slices import give_way
 from brokerd.native.memory import Pinned
 from brokerd.tiers.objects.durable import Durable
 from brokerd.tiers.objects.page_memory import PAGE_BYTES, PageMemory
@@ -39,7 +38,7 @@ class DirectoryFiles:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._durable = Durable(root)
-        self._threads = ThreadPoolExecutor(_THREADS, "tier", give_way)
+        self._threads = ThreadPoolExecutor(_THREADS, "tier")
         self._memory = PageMemory()
 
     async def put(self, name: str, pieces: Sequence[Bytes]) -> None:
