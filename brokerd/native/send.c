@@ -93,6 +93,7 @@ struct half { /* a message that begins a transaction */
 };
 
 enum stop { STOP_END, STOP_LEFT, STOP_ROOM, STOP_TERMS };
+#define HALVES_UNASKED (-(INT64_C(1) << 62)) /* nobody found out what room there is; brokerd/sending/native_kernel.py says the same */
 
 struct source { /* what one peer sent, in a buffer of its own */
     int64_t length, position, most; /* of the buffer; where to begin; frames */
@@ -112,7 +113,7 @@ struct request { /* what a call is about */
     uint64_t since;      /* that of the first call of this run */
     struct rows rows;
     int64_t end_offset, limit, now_ms, seals;
-    int64_t next_name, half_count, half_bytes; /* the number of the next name; the room for transactions that begin */
+    int64_t next_name, half_count, half_bytes; /* the number of the next name; the room for transactions that begin, or HALVES_UNASKED */
 };
 
 struct results { /* also how far a call has come; sources: of which all was taken that is to be */
@@ -452,6 +453,7 @@ static enum stop open_half(struct call *call, const struct send *send, const str
                            size_t size) {
     const struct request *request = call->request;
     int64_t opens = (int64_t)(message->body.length + completed_length(call, message));
+    if (request->half_count == HALVES_UNASKED) return STOP_TERMS;
     if (call->now.halves >= request->half_count || opens > request->half_bytes - call->half_bytes) return STOP_LEFT;
     if (call->now.halves == call->areas->halves_room) return STOP_ROOM;
     int64_t since_ms = send->born_timestamp < request->now_ms ? send->born_timestamp : request->now_ms;

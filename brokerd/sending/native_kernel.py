@@ -8,7 +8,7 @@ first time, and any queue while the twin, too, took numbers for the run, has a g
 modes; and so has the queue of a topic whose turn it is, where clients leave it to the broker: that is the twin.
 
 Where there is a limit to how many messages wait for one second, those that a call took are counted before any of it counts; when
-one has no room, the call is made again for the frames before it. How many transactions may begin is told to each call.
+one has no room, the call is made again for the frames before it. How many transactions may begin is told to calls when one is to.
 
 Where the library stops at a frame, the twin takes that one and some behind it: nothing costs more than in Python alone but the
 attempt. Requests that were decoded before are the twin's, too.
@@ -81,6 +81,7 @@ _UNASKED, _KNOWN, _NONE = 0, 1, 2
 
 _BROKERS_TOPICS: Final = (TIMER_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC)
 _NO_ROOM: Final = HalfRoom(0, 0)
+_UNASKED_ROOM: Final = HalfRoom(-1 << 62, 0)  # send.c says the same
 _CALLS_AREAS: Final = ("request", "sources", "buffers", "progress", "results")
 _AREAS: Final = (
     "records",
@@ -196,6 +197,7 @@ class NativeKernel:
         self._queues: dict[str, int] = {}
         self._topics = _Topics({}, len(rules.delays))
         self._are_topics_new = False
+        self._asks_halves = self._had_halves = False
         self._call_number = 0
         self._present = TakenOffsets({})  # of the run of the last call,
         self._since = 0  # and the number of the first call for it
@@ -341,7 +343,9 @@ class NativeKernel:
             self._topics = _Topics(self._queues, len(self._rules.delays))
             self._hand_over()
         ids, halves_of = self._rules.ids, self._rules.halves
-        room = _NO_ROOM if halves_of is None else halves_of.room(run)
+        room = _NO_ROOM
+        if halves_of is not None:
+            room = halves_of.room(run) if self._asks_halves else _UNASKED_ROOM
         most, taken = _ANY_FRAMES, run.taken
         if taken is not self._present:
             taken.settle()  # the library knows of one run at a time
@@ -392,10 +396,12 @@ class NativeKernel:
             run.folded += messages - units
             if halves and halves_of is not None:
                 halves_of.add(run, self._halves_of(halves))
+                self._had_halves = True
         if is_full:
             stop = _LEFT
         elif stop == _TERMS:
             self._set_terms(self._rules.terms())
+            self._asks_halves = True
             stop = _ROOM
         return done, frozenset(self._early[:early]) if early else _NOBODY, stop
 
@@ -445,8 +451,9 @@ class NativeKernel:
                 progress.go_on()
 
     def _begin_terms(self) -> None:
-        """Forget by what messages wait. Where some asked for a moment in the turn before, some will: it is asked for before the
-        first of them, which spares a call that ends there."""
+        """Forget by what messages wait, and what room there is for transactions. Where some asked for a moment, or began one, in
+        the turn before, some will: it is asked for before the first of them, which spares a call that ends there."""
+        self._asks_halves, self._had_halves = self._had_halves, False
         if _ARE_NEEDED.unpack(self._terms)[0]:
             self._set_terms(self._rules.terms())
         else:

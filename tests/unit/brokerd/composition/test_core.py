@@ -13,7 +13,7 @@ from brokerd.delay.deliverer import DelaySettings
 from brokerd.journal.journal import JournalSettings
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.replication.roles.effects import Role
-from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.derived.dispatcher import Arrival, Arrivals
 from brokerd.store.put_status import PutStatus
 from brokerd.store.store_reads import Suspicion
 from remoting.errors import CorruptedFile, DamagedRange, StorageError
@@ -327,6 +327,25 @@ def test_a_replica_dispatches_a_message_and_the_deletion_of_its_topic_in_one_rou
     assert ("T", 1) in heard
     assert ("T", 1) not in broker.core.store.queues.table
     assert broker.core.metadata.topic("T") is None
+
+
+def test_who_waits_for_messages_hears_of_them_behind_the_tables_that_they_change() -> None:
+    broker, order = Broker(), list[str]()
+    metadata = broker.core.metadata
+    dispatched = metadata.dispatched
+    broker.core.arrival_listeners.append(lambda arrivals: order.append("listener"))
+
+    def in_order(arrivals: Arrivals) -> None:
+        order.append("resident")
+        dispatched(arrivals)
+
+    metadata.dispatched = in_order  # type: ignore[method-assign]
+    broker.send(1)
+    broker.turns.run(10)
+    assert order == ["listener"]
+    broker.change(lambda done: metadata.delete_topic("T", done))
+    broker.turns.run(10)
+    assert order == ["listener", "resident", "listener"]
 
 
 @pytest.mark.parametrize("role", [Role.MASTER, Role.REPLICA])

@@ -157,7 +157,9 @@ def test_the_library_takes_what_is_ordinary_and_leaves_nothing_of_it(kind: str) 
     progress = Progress([Source(data, 0, PEER, 9)])
     run = new_run()
     stop = native.lay_out(run, progress)
-    if "moment" in kind or "seems special" in kind:  # it has to ask first by what they wait
+    if (
+        "moment" in kind or "seems special" in kind or "half" in kind
+    ):  # it has to ask first by what they wait, or for room
         assert (progress.left, stop) == (9, native_kernel._ROOM)
         stop = native.lay_out(run, progress)
     assert (progress.left, stop) == (9 - 3, 0)
@@ -175,8 +177,10 @@ def test_the_library_takes_all_that_the_clients_of_the_original_wrote(path: Path
     topics = {each.ext.get("b") or each.ext["topic"]: 4 for each in commands}
     _, native = kernels()
     native.topics_changed({name: TopicConfig(name, queues, queues, 6) for name, queues in topics.items()})
-    progress = Progress([Source(data, 0, PEER, 1000)])
-    stop = native.lay_out(new_run(), progress)
+    progress, run = Progress([Source(data, 0, PEER, 1000)]), new_run()
+    stop = native.lay_out(run, progress)
+    if stop == native_kernel._ROOM:  # a transaction begins: it asked for room
+        stop = native.lay_out(run, progress)
     assert (1000 - progress.left, stop, progress.found[0].position) == (len(commands), 0, len(data))
     check_same(data, topics=topics)
 
@@ -501,6 +505,27 @@ def test_transactions_begin_while_there_is_room(kind: str, room: tuple[int, int]
         taken.append(outcome(run, take_one(kernel, run, data, first.position, PEER, 9)))
     assert taken[0] == taken[1]
     assert len(taken[0]["halves"]) <= max(room[0], 0)
+
+
+def test_room_for_transactions_is_asked_for_when_one_begins() -> None:
+    asked = 0
+
+    class Counted(Transactions):
+        def room(self) -> HalfRoom:
+            nonlocal asked
+            asked += 1
+            return super().room()
+
+    native = NativeKernel(native_library(), HOST, rules(Counted()))
+    native.topics_changed(TOPICS)
+    counts = []
+    for kind in ("single", "half", "half", "half", "single", "single", "half"):
+        before, run = asked, new_run()
+        taken = take_one(native, run, ORDINARY[kind] * 2, 0, PEER, 9)
+        assert taken.position == 2 * len(ORDINARY[kind])
+        assert run.message_count == 2
+        counts.append(asked - before)
+    assert counts == [0, 1, 1, 1, 1, 0, 1]
 
 
 @pytest.mark.parametrize("seed", range(4))
