@@ -111,7 +111,7 @@ static int64_t written(int32_t descriptor, const uint8_t *at, int64_t length) {
 }
 
 /* Make an answer and write what the socket takes of it now: how much, or NOT_MADE. Also for the loop, which has `made` of its own. */
-EXPORT int64_t native_answer_sent(const struct answer *answer, uint8_t *made, int64_t room, int32_t descriptor) {
+static int64_t answer_sent(const struct answer *answer, uint8_t *made, int64_t room, int32_t descriptor) {
     int64_t length = native_pull_made(answer, made, room);
     return length ? written(descriptor, made, length) : NOT_MADE;
 }
@@ -121,7 +121,7 @@ static int is_whole(const struct piece *piece) { return piece->written == piece-
 /* Whether all of a piece was written. Nothing of it is while what is before it was not: the loop has the rest of that. */
 static int carry(struct carrier *carrier, struct piece *piece) {
     if (piece->before >= 0 && !is_whole(&carrier->pieces[piece->before % PIECES])) return 0;
-    piece->written = piece->answer ? native_answer_sent(piece->answer, carrier->made, MADE_BYTES, piece->descriptor)
+    piece->written = piece->answer ? answer_sent(piece->answer, carrier->made, MADE_BYTES, piece->descriptor)
                                    : written(piece->descriptor, piece->at, piece->length);
     return is_whole(piece);
 }
@@ -133,7 +133,7 @@ EXPORT int64_t native_pull_answered(struct wanted *wanted, struct carrier *carri
     int32_t descriptor = (int32_t)wanted->descriptor;
     int64_t length = wanted->length = prepare_pull(wanted, answer);
     if (length <= 0) return length == 0 ? NOTHING_WANTED : LEFT;
-    if (length < wanted->least_carried) return native_answer_sent(answer, made, room, descriptor);
+    if (length < wanted->least_carried) return answer_sent(answer, made, room, descriptor);
     uint64_t put = atomic_load(&carrier->put);
     carrier->pieces[put % PIECES] = (struct piece){NULL, answer, length, 0, wanted->behind, descriptor};
     carrier->answer_count++;

@@ -12,10 +12,7 @@
 #include "native.h"
 #include "units.h"
 
-enum {
-    UNIT_BYTES = 20,
-    AHEAD = 8, /* so many entries ahead a queue is fetched */
-};
+enum { AHEAD = 8 /* so many entries ahead a queue is fetched */ };
 
 /* Shared with native_tails.py, whose ctypes and numbers say the same. */
 
