@@ -55,18 +55,6 @@ static struct keys keys_in(struct text properties) {
     return keys;
 }
 
-/* Take the next word of what has blanks between them; 0 at the end. */
-static int take_word(struct text *words, struct text *word) {
-    const uint8_t *at = words->at, *end = words->length > 0 ? at + words->length : at;
-    while (at < end && *at == ' ') at++;
-    if (at == end) return 0;
-    const uint8_t *behind = memchr(at, ' ', (size_t)(end - at));
-    if (behind == NULL) behind = end;
-    *word = (struct text){at, (size_t)(behind - at)};
-    *words = (struct text){behind, (size_t)(end - behind)};
-    return 1;
-}
-
 struct putting {
     uint8_t *items;
     int64_t count, room;
@@ -87,8 +75,14 @@ static int put_item(struct putting *to, struct text key, uint32_t queue_id, int6
 static int put_keys(struct putting *to, const struct record_parts *parts, uint32_t queue_id, int64_t queue_offset) {
     struct keys keys = keys_in(parts->properties);
     if (keys.unique.length > 0 && !put_item(to, keys.unique, queue_id, queue_offset, parts->timestamp_ms)) return 0;
-    for (struct text word; take_word(&keys.words, &word);)
-        if (!put_item(to, word, queue_id, queue_offset, parts->timestamp_ms)) return 0;
+    const uint8_t *at = keys.words.at, *end = keys.words.at == NULL ? NULL : at + keys.words.length;
+    while (at < end) {
+        const uint8_t *behind = memchr(at, ' ', (size_t)(end - at));
+        if (behind == NULL) behind = end;
+        struct text word = {at, (size_t)(behind - at)};
+        if (word.length > 0 && !put_item(to, word, queue_id, queue_offset, parts->timestamp_ms)) return 0;
+        at = behind + 1;
+    }
     return 1;
 }
 
@@ -112,8 +106,14 @@ static int add_postings(struct postings *to, const struct record_parts *parts, i
     if (!add_to_hash(&prefix, parts->topic)) return 0;
     prefix = prefix * 31 + '#';
     if (keys.unique.length > 0 && !add_posting(to, prefix, keys.unique, offset, parts->timestamp_ms)) return 0;
-    for (struct text word; take_word(&keys.words, &word);)
-        if (!add_posting(to, prefix, word, offset, parts->timestamp_ms)) return 0;
+    const uint8_t *at = keys.words.at, *end = keys.words.at == NULL ? NULL : at + keys.words.length;
+    while (at < end) {
+        const uint8_t *behind = memchr(at, ' ', (size_t)(end - at));
+        if (behind == NULL) behind = end;
+        struct text word = {at, (size_t)(behind - at)};
+        if (word.length > 0 && !add_posting(to, prefix, word, offset, parts->timestamp_ms)) return 0;
+        at = behind + 1;
+    }
     return 1;
 }
 
