@@ -8,12 +8,9 @@
  * they are written. Each area has as many elements as there are records, `buckets` a power of two that is larger than their number.
  * What is written to `out` is measured first.
  */
-#include "record.h"
-#include "text.h"
+#include "record_parts.h"
 
 enum {
-    UNIT_BYTES = 20,
-    LEAST_BYTES = RECORD_HEAD_BYTES + 3,
     MAX_BODY_BYTES = 4 * 1024 * 1024,
     MAX_PROPERTIES_BYTES = 32767,
     MAX_TOPIC_BYTES = 127,
@@ -22,7 +19,6 @@ enum {
     MAX_QUEUE_DIGITS = 9,
     MAX_DIGITS = 16,
     HOST_BYTES = 8,
-    SYS_V6_HOSTS = 0x30,
     SYS_TRANSACTION_PREPARED = 0x4,
 };
 
@@ -74,29 +70,19 @@ struct copying { /* which of them are written: from `begin` to `end` */
 
 /* Private */
 
-struct parts {
-    struct text body, topic, properties; /* without a tail */
-};
-
 struct found { /* what properties say */
     struct text values[ROLES]; /* no bytes: not there */
     int count, is_plain;       /* plain: written again from a mapping, they are what they are */
 };
 
-/* The parts of a record of LEAST_BYTES or more; 0 when they do not add up to its size, or it is not of the kind that is known here. */
-static int take_apart(const uint8_t *record, int64_t size, struct parts *parts) {
-    if (get32(record + 4) != RECORD_MAGIC_V1 || get32(record + 36) & SYS_V6_HOSTS) return 0;
-    int64_t body = (int32_t)get32(record + 84);
-    if (body < 0 || body > MAX_BODY_BYTES || body + LEAST_BYTES > size) return 0;
-    int64_t topic_at = RECORD_HEAD_BYTES + body + 1, topic = record[topic_at - 1];
-    if (topic_at + topic + 2 > size) return 0;
-    int64_t properties_at = topic_at + topic + 2, properties = (int16_t)get16(record + properties_at - 2);
-    if (properties < 0 || properties_at + properties != size) return 0;
-    if (properties >= TAIL_BYTES && memcmp(record + size - TAIL_BYTES, TAIL_NAME, TAIL_NAME_BYTES) == 0)
-        properties -= TAIL_BYTES;
-    parts->body = (struct text){record + RECORD_HEAD_BYTES, (size_t)body};
-    parts->topic = (struct text){record + topic_at, (size_t)topic};
-    parts->properties = (struct text){record + properties_at, (size_t)properties};
+/* The parts of a record of RECORD_LEAST_BYTES or more, its properties without a tail; 0 when they do not add up to its size, or it is
+ * not of the kind that is known here. */
+static int take_apart(const uint8_t *record, int64_t size, struct record_parts *parts) {
+    if (get32(record + 4) != RECORD_MAGIC_V1 || get32(record + 36) & (RECORD_BORN_HOST_V6 | RECORD_STORE_HOST_V6)) return 0;
+    if (!record_parts_of(record, size, parts) || parts->body.length > MAX_BODY_BYTES) return 0;
+    struct text *properties = &parts->properties;
+    if (properties->length >= TAIL_BYTES && memcmp(record + size - TAIL_BYTES, TAIL_NAME, TAIL_NAME_BYTES) == 0)
+        properties->length -= TAIL_BYTES;
     return 1;
 }
 
@@ -137,17 +123,6 @@ static int look_at(const struct look *look, struct text properties, struct found
         for (int n = 0; n < found->count && found->is_plain; n++)
             for (int m = 0; m < n; m++)
                 if (are_same(seen[n], seen[m])) found->is_plain = 0;
-    return 1;
-}
-
-static int number_of(struct text text, size_t most, int64_t *number) {
-    int64_t value = 0;
-    if (text.length == 0 || text.length > most) return 0;
-    for (size_t n = 0; n < text.length; n++) {
-        if (text.at[n] < '0' || text.at[n] > '9') return 0;
-        value = value * 10 + (text.at[n] - '0');
-    }
-    *number = value;
     return 1;
 }
 
@@ -198,11 +173,11 @@ static int find_place(struct look *look, int64_t n, const struct found *found) {
         look->is_added[n] = 1;
         return 1;
     }
-    return found->is_plain && number_of(said, MAX_DIGITS, &look->place[n]) && (said.at[0] != '0' || said.length == 1);
+    return found->is_plain && natural_of(said, MAX_DIGITS, &look->place[n]) && (said.at[0] != '0' || said.length == 1);
 }
 
 static int is_ordinary(struct look *look, int64_t n, const uint8_t *record, int64_t size) {
-    struct parts parts;
+    struct record_parts parts;
     struct found found;
     int64_t queue_id;
     int32_t code = 0;
@@ -211,13 +186,13 @@ static int is_ordinary(struct look *look, int64_t n, const uint8_t *record, int6
     if (get32(record + 36) & SYS_TRANSACTION_PREPARED) return 0; /* it, or one that was rolled back: these enter no queue */
     if ((crc32_of(0, parts.body.at, parts.body.length) & CRC_MASK) != get32(record + RECORD_BODY_CRC_AT)) return 0;
     if (!look_at(look, parts.properties, &found) || !is_topic(values[TOPIC])) return 0;
-    if (!number_of(values[QUEUE], MAX_QUEUE_DIGITS, &queue_id) || !find_place(look, n, &found)) return 0;
+    if (!natural_of(values[QUEUE], MAX_QUEUE_DIGITS, &queue_id) || !find_place(look, n, &found)) return 0;
     look->number[n] = -1;
-    if (name_in(look, NUMBER) != NULL && !number_of(values[NUMBER], MAX_DIGITS, &look->number[n])) return 0;
+    if (name_in(look, NUMBER) != NULL && !natural_of(values[NUMBER], MAX_DIGITS, &look->number[n])) return 0;
     if (values[TAGS].length > 0 && !java_hash(values[TAGS], &code)) return 0;
     int64_t properties = (int64_t)parts.properties.length;
     if (look->is_added[n]) properties += name_in(look, PLACE)->length + digits_of(look->place[n]) + 2;
-    look->size[n] = LEAST_BYTES + (int64_t)(parts.body.length + values[TOPIC].length) + properties;
+    look->size[n] = RECORD_LEAST_BYTES + (int64_t)(parts.body.length + values[TOPIC].length) + properties;
     if (properties + TAIL_BYTES > MAX_PROPERTIES_BYTES || look->size[n] + TAIL_BYTES > look->most_bytes) return 0;
     look->code[n] = code;
     look->key_at[n] = values[KEY].length > 0 ? values[KEY].at - look->content : 0;
@@ -235,7 +210,7 @@ EXPORT void native_again_look(struct look *look) {
         int64_t size = (int32_t)get32(unit + 8);
         look->at[n] = at;
         if (size < 0 || size > look->length - at) at = look->length; /* this one and all behind it are left */
-        if (size < LEAST_BYTES || size > look->length - at) continue;
+        if (size < RECORD_LEAST_BYTES || size > look->length - at) continue;
         const uint8_t *record = look->content + at;
         at += size;
         if (get32(record) == (uint32_t)size && get64(record + 28) == get64(unit))
@@ -246,7 +221,7 @@ EXPORT void native_again_look(struct look *look) {
 /* Write the copy of a record; where it ends, NULL when it is not as it was when it was looked at. */
 static uint8_t *put_copy(const struct copying *copying, int64_t n, uint8_t *begin, int64_t position, int64_t *queue_offset) {
     const struct look *look = copying->look;
-    struct parts parts;
+    struct record_parts parts;
     const uint8_t *record = look->content + look->at[n];
     const struct name *place = look->is_added[n] ? name_in(look, PLACE) : NULL;
     int64_t size = look->size[n] + (copying->seals ? TAIL_BYTES : 0);
@@ -255,7 +230,7 @@ static uint8_t *put_copy(const struct copying *copying, int64_t n, uint8_t *begi
     struct slot *slot = &copying->slots[copying->slot_of[look->group[n]]];
     int64_t properties = (int64_t)parts.properties.length;
     if (place != NULL) properties += place->length + digits_of(look->place[n]) + 2;
-    if (look->size[n] != LEAST_BYTES + (int64_t)parts.body.length + group->topic_length + properties) return NULL;
+    if (look->size[n] != RECORD_LEAST_BYTES + (int64_t)parts.body.length + group->topic_length + properties) return NULL;
     *queue_offset = slot->next++;
     memcpy(begin, record, RECORD_HEAD_BYTES + parts.body.length);
     put32(begin, (uint32_t)size);

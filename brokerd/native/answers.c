@@ -9,6 +9,7 @@
  * compared with the room that is left before anything of it is written.
  */
 #include "record.h"
+#include "text.h"
 
 #define MAX_USER_PROPERTIES 16
 #define PROPERTY_BYTES 12 /* more than tags and lengths add to name and value; a key of one letter becomes three bytes of two */
@@ -34,23 +35,9 @@ static uint8_t *put_varint(uint8_t *to, uint64_t value) {
     return to;
 }
 
-static uint8_t *put_bytes(uint8_t *to, const uint8_t *from, int64_t length) {
-    memcpy(to, from, (size_t)length);
-    return to + length;
-}
-
 static uint8_t *put_field(uint8_t *to, uint8_t tag, piece content) {
     *to++ = tag;
-    return put_bytes(put_varint(to, (uint64_t)content.length), content.at, content.length);
-}
-
-static uint8_t *put_decimal(uint8_t *to, uint32_t number) {
-    uint8_t digits[10];
-    int count = 0;
-    do digits[count++] = (uint8_t)('0' + number % 10);
-    while (number /= 10);
-    while (count) *to++ = digits[--count];
-    return to;
+    return put_text(put_varint(to, (uint64_t)content.length), content.at, (size_t)content.length);
 }
 
 /* The length goes before `begin` of what ends at `end`, and the tag before it. Where the tag is. */
@@ -197,7 +184,7 @@ static int encode(piece record, piece handle, const int64_t *numbers, const comm
     if (all->label.length + handle.length + body.length + of_text + FIXED_BYTES > room) return 0;
 
     uint8_t *begin = out + at + HEAD_ROOM;
-    uint8_t *to = put_bytes(begin, all->label.at, all->label.length);
+    uint8_t *to = put_text(begin, all->label.at, (size_t)all->label.length);
     for (int n = 0; n < sorted.user_count; n++) {
         uint8_t *entry = to + HEAD_ROOM;
         uint8_t *end = put_field(put_field(entry, 0x0a, sorted.users[n].name), 0x12, sorted.users[n].value);
@@ -211,7 +198,7 @@ static int encode(piece record, piece handle, const int64_t *numbers, const comm
     end = put_field(end, 0x1a, sorted.id);
     end = put_digest(end, crc32_of(0, body.at, (size_t)body.length), all->eight_digits);
     piece kind = sorted.group.length ? all->group_kind : all->kind;
-    end = put_bytes(end, kind.at, kind.length);
+    end = put_text(end, kind.at, (size_t)kind.length);
     end = put_timestamp(end, 0x3a, (int64_t)get64(r + 40));
     end = sorted.born_host.length ? put_field(end, 0x42, sorted.born_host) : put_host(end, 0x42, r + 48, 0);
     end = put_timestamp(end, 0x4a, (int64_t)get64(r + 56));
@@ -221,7 +208,7 @@ static int encode(piece record, piece handle, const int64_t *numbers, const comm
     end = put_varint(end, (uint64_t)numbers[QUEUE_ID]);
     *end++ = 0x70;
     end = put_varint(end, (uint64_t)numbers[QUEUE_OFFSET]);
-    end = put_bytes(end, all->duration.at, all->duration.length);
+    end = put_text(end, all->duration.at, (size_t)all->duration.length);
     *end++ = 0x80;
     *end++ = 0x01;
     int64_t attempt = numbers[ATTEMPT];

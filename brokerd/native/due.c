@@ -12,7 +12,6 @@
 #include "native.h"
 
 enum {
-    UNIT_BYTES = 20,
     KIND_BITS = 2,
     RECORD_BYTES = 52,
     SLOT_MS = 1000,

@@ -46,14 +46,6 @@ uint8_t *put_moment(uint8_t *at, const struct wait *wait, struct text topic, int
     return PUT(at, "\2");
 }
 
-static uint8_t *put_hex_small(uint8_t *at, const uint8_t *bytes, size_t length) {
-    for (size_t i = 0; i < length; i++) {
-        *at++ = (uint8_t) "0123456789abcdef"[bytes[i] >> 4];
-        *at++ = (uint8_t) "0123456789abcdef"[bytes[i] & 15];
-    }
-    return at;
-}
-
 /* base64url with padding */
 static uint8_t *put_base64(uint8_t *at, const uint8_t *bytes, size_t length) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -84,6 +76,6 @@ uint8_t *put_handle(uint8_t *at, struct terms *terms, struct text topic, const s
     if (!terms->is_keyed) begin_tags(terms->keyed, terms->key);
     terms->is_keyed = 1;
     tag_of(tag, terms->keyed, text, (size_t)(end - text));
-    end = put_hex_small(PUT(end, " "), tag, TAG_BYTES);
+    end = put_hex(PUT(end, " "), tag, TAG_BYTES, "0123456789abcdef");
     return put_base64(at, text, (size_t)(end - text));
 }

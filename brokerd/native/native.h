@@ -22,6 +22,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+enum { UNIT_BYTES = 20 }; /* of a consume queue: physical offset, size, and a code */
+
 /* The CRC-32 of zlib, continued from that of what came before; 0 begins. (crc.c) */
 uint32_t crc32_of(uint32_t before, const uint8_t *data, size_t length);
 

@@ -6,8 +6,6 @@
 
 enum { MOST_MESSAGES = 64, HEAD_ROOM = 512 /* the text of a head, and ten numbers of 20 digits */ };
 
-#define UNIT_BYTES 20 /* physical offset, size, and the code of a tag */
-
 struct answer {
     const uint8_t *file; /* of the log, mapped */
     int64_t file_length, file_begin;

@@ -22,7 +22,7 @@
 
 #include "native.h"
 
-enum { UNIT_BYTES = 20, BLOCK_UNITS = 128, ENTRY_BYTES = 8, ENTRIES = 64, PATH_ROOM = 4096, MOST_FILE_UNITS = 10000000 };
+enum { BLOCK_UNITS = 128, ENTRY_BYTES = 8, ENTRIES = 64, PATH_ROOM = 4096, MOST_FILE_UNITS = 10000000 };
 
 static const int64_t MOST_UNITS = INT64_MAX / UNIT_BYTES - MOST_FILE_UNITS; /* of a queue: a place in bytes fits into 64 bits */
 

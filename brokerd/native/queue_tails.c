@@ -13,7 +13,6 @@
 #include "units.h"
 
 enum {
-    UNIT_BYTES = 20,
     AHEAD = 12,      /* so many entries ahead a queue is fetched, */
     UNITS_AHEAD = 6, /* and where its next unit goes */
 };

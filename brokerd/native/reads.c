@@ -4,14 +4,8 @@
  * Bounds: a record is looked at when all its bytes are in the content and there are enough for a head; from then on its end
  * travels with it. Lengths in it are added up in 64 bits and compared with that end before anything is read behind them.
  */
-#include "record.h"
+#include "record_parts.h"
 
-#define UNIT_BYTES 20 /* physical offset, size, and a code that does not count here */
-#define LEAST_BEHIND_BODY 3 /* the lengths of topic and properties */
-#define LEAST_BYTES (RECORD_HEAD_BYTES + LEAST_BEHIND_BODY)
-#define LONGER_HOST 12 /* what an IPv6 address takes more */
-#define BORN_HOST_V6 0x10
-#define STORE_HOST_V6 0x20
 #define LEAST_LIKE 5 /* bytes of a tail's name, of which no stored property has so many in their places */
 
 static int are_digits(const uint8_t *at) {
@@ -22,24 +16,12 @@ static int are_digits(const uint8_t *at) {
 
 /* Of a record without a tail: whether its parts add up to its size, and its body has the checksum that its head names. */
 static int has_its_body(const uint8_t *record, int64_t size) {
-    uint32_t flags = get32(record + 36);
-    int64_t body_at = RECORD_HEAD_BYTES + LONGER_HOST * (!!(flags & BORN_HOST_V6) + !!(flags & STORE_HOST_V6));
-    if (body_at > size) return 0;
-    int64_t body_length = (int32_t)get32(record + body_at - 4), body_end = body_at + body_length;
-    if (body_length < 0 || body_end + LEAST_BEHIND_BODY > size) return 0;
-    int64_t topic_end;
-    if (get32(record + 4) == RECORD_MAGIC_V1) {
-        topic_end = body_end + 1 + record[body_end];
-    } else {
-        int64_t topic_length = (int16_t)get16(record + body_end);
-        if (topic_length < 0) return 0;
-        topic_end = body_end + 2 + topic_length;
-    }
-    if (topic_end + 2 > size || topic_end + 2 + (int16_t)get16(record + topic_end) != size) return 0;
-    return (crc32_of(0, record + body_at, (size_t)body_length) & CRC_MASK) == get32(record + 8);
+    struct record_parts parts;
+    if (!record_parts_of(record, size, &parts)) return 0;
+    return (crc32_of(0, parts.body.at, parts.body.length) & CRC_MASK) == get32(record + RECORD_BODY_CRC_AT);
 }
 
-/* Whether the `size` bytes, at least LEAST_BYTES, are what was stored: by the tail, or without one by the body's checksum. */
+/* Whether the `size` bytes, at least RECORD_LEAST_BYTES, are what was stored: by the tail, or without one by the body's checksum. */
 int record_is_intact(const uint8_t *record, int64_t size) {
     const uint8_t *tail = record + size - TAIL_BYTES, *digits = tail + TAIL_NAME_BYTES;
     uint8_t wanted[TAIL_BYTES];
@@ -59,7 +41,7 @@ EXPORT int64_t native_first_bad(const uint8_t *content, int64_t length, const ui
     int64_t at = 0;
     for (int64_t n = 0; n < count; n++, units += UNIT_BYTES) {
         int64_t size = (int32_t)get32(units + 8);
-        if (size < LEAST_BYTES || size > length - at) return n;
+        if (size < RECORD_LEAST_BYTES || size > length - at) return n;
         const uint8_t *record = content + at;
         if (get32(record) != (uint32_t)size || get64(record + 28) != get64(units) || !record_is_intact(record, size)) return n;
         at += size;
@@ -71,10 +53,10 @@ EXPORT int64_t native_first_bad(const uint8_t *content, int64_t length, const ui
  * where in the content they begin. */
 EXPORT int64_t native_first_damaged(const uint8_t *content, int64_t length, const int64_t *begins, int64_t count) {
     for (int64_t n = 0; n < count; n++) {
-        if (begins[n] < 0 || begins[n] > length - LEAST_BYTES) return n;
+        if (begins[n] < 0 || begins[n] > length - RECORD_LEAST_BYTES) return n;
         const uint8_t *record = content + begins[n];
         int64_t size = (int32_t)get32(record);
-        if (size < LEAST_BYTES || size > length - begins[n] || !record_is_intact(record, size)) return n;
+        if (size < RECORD_LEAST_BYTES || size > length - begins[n] || !record_is_intact(record, size)) return n;
     }
     return count;
 }
@@ -85,7 +67,7 @@ EXPORT int64_t native_first_astray(const uint8_t *content, int64_t length, int64
     int64_t at = 0;
     for (int64_t n = 0; n < count; n++, entries += UNIT_BYTES) {
         int64_t size = (int32_t)get32(entries + 8);
-        if (size < LEAST_BYTES || size > length - at || get64(entries) != (uint64_t)begin + (uint64_t)at) return n;
+        if (size < RECORD_LEAST_BYTES || size > length - at || get64(entries) != (uint64_t)begin + (uint64_t)at) return n;
         if (get32(content + at) != (uint32_t)size || !record_is_intact(content + at, size)) return n;
         at += size;
     }

@@ -7,7 +7,7 @@
 
 struct record_parts {
     int64_t timestamp_ms;
-    struct text topic, properties;
+    struct text body, topic, properties;
 };
 
 /* The parts of a record of RECORD_LEAST_BYTES or more; 0 when they do not add up to its size. */
@@ -27,6 +27,7 @@ static inline int record_parts_of(const uint8_t *record, int64_t size, struct re
     int64_t properties_at = topic_at + topic_length + 2;
     if (properties_at > size || properties_at + (int16_t)get16(record + properties_at - 2) != size) return 0;
     parts->timestamp_ms = (int64_t)get64(record + 56 + born);
+    parts->body = (struct text){record + body_at, (size_t)body_length};
     parts->topic = (struct text){record + topic_at, (size_t)topic_length};
     parts->properties = (struct text){record + properties_at, (size_t)(size - properties_at)};
     return 1;

@@ -5,8 +5,6 @@
  */
 #include "record.h"
 
-#define UNIT_BYTES 20 /* physical offset, size, and a code that goes on as it is */
-
 int64_t copy_record(const uint8_t *file, int64_t length, int64_t begin, const uint8_t *unit, uint8_t *into, int64_t room) {
     int64_t offset = (int64_t)get64(unit), size = (int32_t)get32(unit + 8);
     if (size < RECORD_LEAST_BYTES || size > room) return 0;

@@ -50,6 +50,7 @@ enum {
 #define NAME_PROPERTY "UNIQ_KEY\1"
 #define TRANSACTION_ID "__transactionId__\1"
 #define CLUSTER "CLUSTER\1"
+#define UPPER_DIGITS "0123456789ABCDEF"
 
 /* Shared with native_kernel.py, whose ctypes and struct formats say the same. */
 
@@ -277,19 +278,11 @@ struct message { /* of a send, or of a batch */
     uint8_t moment[MOMENT_PROPERTIES_BYTES], name[NAME_BYTES];
 };
 
-static uint8_t *put_hex(uint8_t *at, const uint8_t *bytes, size_t length) {
-    for (size_t i = 0; i < length; i++) {
-        *at++ = (uint8_t) "0123456789ABCDEF"[bytes[i] >> 4];
-        *at++ = (uint8_t) "0123456789ABCDEF"[bytes[i] & 15];
-    }
-    return at;
-}
-
 /* Name a message whose client did not. */
 static void name_message(const struct call *call, struct message *message) {
     uint8_t number[8], *at = put_text(message->name, call->areas->names_begin, NAME_BEGIN_BYTES);
     put64(number, (uint64_t)(call->request->next_name + call->now.names));
-    put_hex(at, number, sizeof number);
+    put_hex(at, number, sizeof number, UPPER_DIGITS);
     message->key = (struct text){message->name, NAME_BYTES};
     message->is_named = 1;
 }
@@ -530,7 +523,8 @@ static enum stop add_message(struct call *call, const struct send *send, struct 
 static uint8_t *put_id(uint8_t *at, const struct areas *areas, int64_t position) {
     uint8_t place[8];
     put64(place, (uint64_t)position);
-    return put_hex(put_hex(at, areas->store_host, (size_t)areas->store_host_length), place, sizeof place);
+    at = put_hex(at, areas->store_host, (size_t)areas->store_host_length, UPPER_DIGITS);
+    return put_hex(at, place, sizeof place, UPPER_DIGITS);
 }
 
 /* The ids of the records that the frame has written, the first of which is at that position of the log, with commas between. */

@@ -74,6 +74,11 @@ static inline int integer_of(struct text text, int64_t *number) {
     return 1;
 }
 
+/* The number of a text of digits alone, at most so many of them, no more than 18; 0 when it is none. */
+static inline int natural_of(struct text text, size_t most, int64_t *number) {
+    return text.length <= most && text.length > 0 && text.at[0] != '-' && integer_of(text, number);
+}
+
 static inline uint8_t *put_text(uint8_t *at, const void *text, size_t length) {
     memcpy(at, text, length);
     return at + length;
@@ -98,6 +103,15 @@ static inline uint8_t *put_short(uint8_t *at, const uint8_t *from, size_t length
 }
 
 #define PUT(at, literal) put_text(at, literal, sizeof literal - 1)
+
+/* Each byte as two of the digits, "0123456789abcdef" or such. */
+static inline uint8_t *put_hex(uint8_t *at, const uint8_t *bytes, size_t length, const char *digits) {
+    for (size_t i = 0; i < length; i++) {
+        *at++ = (uint8_t)digits[bytes[i] >> 4];
+        *at++ = (uint8_t)digits[bytes[i] & 15];
+    }
+    return at;
+}
 
 /* At most 20 bytes. */
 static inline uint8_t *put_decimal(uint8_t *at, int64_t number) {

@@ -10,13 +10,8 @@ static const int64_t MAX_DUE_MS = (int64_t)1 << 52;
 
 /* The number that a property is, or -1. */
 static int64_t number_of(struct text text) {
-    int64_t value = 0;
-    if (text.length == 0 || text.length > MAX_DIGITS) return -1;
-    for (size_t n = 0; n < text.length; n++) {
-        if (text.at[n] < '0' || text.at[n] > '9') return -1;
-        value = value * 10 + (text.at[n] - '0');
-    }
-    return value;
+    int64_t value;
+    return natural_of(text, MAX_DIGITS, &value) ? value : -1;
 }
 
 EXPORT int64_t native_timer_code(const uint8_t *properties, int64_t length, int64_t store_timestamp_ms) {

@@ -10,7 +10,6 @@
 #include "record_parts.h"
 
 enum {
-    UNIT_BYTES = 20,
     KIND_BITS = 2,
     KIND_MASK = 3,
     SLOT_MS = 1000,
@@ -54,17 +53,6 @@ static int take_last(struct reader *r, const char *name, size_t length, struct t
 }
 #define TAKE_LAST(r, name, value) take_last(r, name "\1", sizeof name, value)
 
-static int number_in(struct text text, int64_t *number) {
-    int64_t value = 0;
-    if (text.length == 0 || text.length > MAX_DIGITS) return 0;
-    for (size_t n = 0; n < text.length; n++) {
-        if (text.at[n] < '0' || text.at[n] > '9') return 0;
-        value = value * 10 + (text.at[n] - '0');
-    }
-    *number = value;
-    return 1;
-}
-
 /* Whether something else is said of when it is appended again: a name is somewhere in the text, also in the middle of others. */
 static int has_other(struct text text, int has_leg) {
     const uint8_t *at = text.at, *end = text.at + text.length;
@@ -85,9 +73,9 @@ static int added_of(struct text properties, struct text *topic, struct row *row)
     if (r.end == r.at || r.end[-1] != 2) return 0;
     r.end--;
     row->has_leg = TAKE_LAST(&r, "TIMER_LEG_MS", &value);
-    if (row->has_leg && !number_in(value, &row->due_ms)) return 0;
-    if (!TAKE_LAST(&r, "TIMER_DUE_MS", &value) || !number_in(value, &row->due_ms)) return 0;
-    if (!TAKE_LAST(&r, "TIMER_OUT_MS", &value) || !number_in(value, &row->slot_ms)) return 0;
+    if (row->has_leg && !natural_of(value, MAX_DIGITS, &row->due_ms)) return 0;
+    if (!TAKE_LAST(&r, "TIMER_DUE_MS", &value) || !natural_of(value, MAX_DIGITS, &row->due_ms)) return 0;
+    if (!TAKE_LAST(&r, "TIMER_OUT_MS", &value) || !natural_of(value, MAX_DIGITS, &row->slot_ms)) return 0;
     behind = r.end;
     if (!TAKE_LAST(&r, "REAL_QID", &value) || !TAKE_LAST(&r, "REAL_TOPIC", topic)) return 0;
     return !has_other((struct text){properties.at, (size_t)(behind - properties.at)}, (int)row->has_leg);

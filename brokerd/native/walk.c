@@ -15,7 +15,6 @@ enum {
     FILLER_BYTES = 8,
     START_BYTES = 36, /* what must be there to know that a record starts */
     TRANSACTION_PREPARED = 0x4, /* what is this, or was rolled back, which has this bit, too, enters no queue */
-    UNIT_BYTES = 20,
 };
 #define MAGIC_BLANK 0xCBD43194u
 
