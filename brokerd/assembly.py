@@ -37,7 +37,6 @@ from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.loop.aside import HelperThreads
 from brokerd.loop.believed_clock import BelievedClock
 from brokerd.loop.cold_line import Clocks
-from brokerd.loop.rounds import Rounds
 from brokerd.loop.short_timer import ShortTimer
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
@@ -178,8 +177,7 @@ class Broker:
         self._guard = Guard(settings.access, settings.cluster, secrets, wall_ms, settings.listen)
         self._watch = Watch(settings.unfinished)
         self._tasks = TaskOwner("broker")
-        self._short_timer, self._rounds_timer = ShortTimer(), ShortTimer()
-        clocks = Clocks(time.perf_counter, time.thread_time)
+        self._short_timer = ShortTimer()
         self._connections: set[RemotingConnection] = set()
         self.clients = ClientRegistry(steady_ms, wall_ms, may_publish(self._guard))
 
@@ -212,7 +210,7 @@ class Broker:
                     asyncio.sleep,
                     wall_ms,
                     HelperThreads(_TIER_THREADS, "tier helper").run,
-                    clocks,
+                    Clocks(time.perf_counter, time.thread_time),
                     self._short_timer.call,
                 ),
                 mount.group if mount is not None else None,
@@ -378,7 +376,6 @@ class Broker:
                 self._retry,
                 self._live,
                 loop,
-                Rounds(loop, clocks, self._rounds_timer.call),
                 self._connections.__len__,
                 lambda: scrub_state(scrubber),
                 native.mode,
@@ -444,7 +441,6 @@ class Broker:
         self._flusher.start()
         self._housekeeper.start()
         self._short_timer.start(asyncio.get_running_loop())
-        self._rounds_timer.start(asyncio.get_running_loop())
         if self._carrier is not None:
             self._carrier.start(asyncio.get_running_loop())
         await self._server.start()
@@ -485,7 +481,6 @@ class Broker:
         if self._carrier is not None:
             self._carrier.stop()
         self._short_timer.close()
-        self._rounds_timer.close()
         self._watch.close()
         if states is not None:
             await _write_last(states)

@@ -17,7 +17,6 @@ from brokerd.consuming.fetch_waits import FetchWaits
 from brokerd.consuming.key_queries import KeyQueries
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import ReadPlace
-from brokerd.loop.rounds import Rounds
 from brokerd.loop.scheduler import Scheduler
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.service import DataVersion, MetadataService
@@ -82,7 +81,6 @@ class Parts:
     retry: RetryService
     live: LiveSettings
     scheduler: Scheduler
-    rounds: Rounds
     connections: Callable[[], int]
     scrub: Callable[[], ScrubState]
     kernel: str
@@ -165,7 +163,6 @@ def build_processors(parts: Parts) -> Processors:
         scheduler,
         place,
     )
-    pull.serve_in_rounds(parts.rounds)
     cold_requests = ColdRequests(core.cold_line if store.cold is not None else None, store.is_cold, parts.pull_wait_ms)
     quick = None
     if parts.library is not None:

@@ -18,7 +18,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from brokerd.loop.rounds import Rounds
 from brokerd.loop.scheduler import Scheduler, Timer
 
 ANY_QUEUE: Final = -1
@@ -244,8 +243,6 @@ class LongPolling(Generic[T]):
         self.is_awaited = table.is_awaited
         self._stand = stand
         self._scheduler = scheduler
-        self._begin_round: Callable[[Callable[[], None]], object] = scheduler.call_soon
-        self._go_on: Callable[[Callable[[], None]], object] = scheduler.call_soon
         self._try_again = try_again
         self._timed_out = timed_out
         self._share = share
@@ -255,10 +252,6 @@ class LongPolling(Generic[T]):
         self._goes_on = False  # with them, in the next turn
         self._timer: Timer | None = None
         self._timer_at_ms = 0
-
-    def serve_in_rounds(self, rounds: Rounds) -> None:
-        """These say from now on when who waits is served."""
-        self._begin_round, self._go_on = rounds.begin, rounds.go_on
 
     def park(self, topic: str, group: str, queue_id: int, deadline_ms: int, payload: T) -> Waiter[T] | None:
         """None when too many wait already. One that has to go for it is told that its time is over."""
@@ -285,7 +278,7 @@ class LongPolling(Generic[T]):
         if not self.table.keys(topic, queue_id):
             return
         if not self._marks:
-            self._begin_round(self.serve)
+            self._scheduler.call_soon(self.serve)
         key = (topic, group, queue_id)
         if enough_for > 1:
             self._enough[key] = enough_for
@@ -349,7 +342,7 @@ class LongPolling(Generic[T]):
             del self._to_try[waiter]
         self._goes_on = bool(self._to_try)
         if self._goes_on:
-            self._go_on(self._try_some)
+            self._scheduler.call_soon(self._try_some)
         if self.trying is not None:
             self.trying(some)
         for waiter in some:

@@ -17,7 +17,6 @@ from brokerd.consuming.progress import PullOffsets
 from brokerd.consuming.read_place import MASTER, ReadPlace
 from brokerd.filters.budget import TurnBudget
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
-from brokerd.loop.rounds import Rounds
 from brokerd.loop.scheduler import Scheduler
 from brokerd.native.wanted import BODY_BYTES, MESSAGES, NEXT_OFFSET
 from brokerd.processors import fields
@@ -129,10 +128,6 @@ class PullProcessor:
     def lay_out_by(self, layout: AnswerLayout) -> None:
         """Answers of the usual form are made in C."""
         self._layout = layout
-
-    def serve_in_rounds(self, rounds: Rounds) -> None:
-        """These say when those who wait for new messages are served."""
-        self._polling.serve_in_rounds(rounds)
 
     def handle(self, connection: RemotingConnection, request: Command) -> None:
         """Answer one pull, or hold it."""
