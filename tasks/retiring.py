@@ -54,8 +54,8 @@ def retire(change: Change) -> dict[str, Any]:
             raise GoOnLater
         change.pause(LOOK_EVERY_S)
     sentence = (
-        f"{group} is retired: nobody sends there, nothing waits, and its tier has all of it. Switch its brokers off next; "
-        f"a broker started with --name {group} --mount serves what is in the tier under the same name."
+        f"{group} is retired: nobody sends there, nothing waits, and its tier has all of it. Switch its brokers off next "
+        f"(`manage.py group down {group}`); `manage.py group mount {group}` serves what is in the tier under the same name."
     )
     change.record(
         [NodeOutcome(group, Outcome.CONFIRMED, f"{len(place.closed)} topics made read-only, nothing is left")]

@@ -133,6 +133,14 @@ def test_cancelling_needs_the_permission_of_the_change(operator: Client, viewer:
     assert Operation.objects.get().state == State.QUEUED
 
 
+def test_the_list_names_changes_as_people_do(operator: Client) -> None:
+    operator.post("/api/v1/topics", NEW, content_type="application/json")
+    Operation.objects.create(kind="of.another.version", target="x", requested_by_name="somebody")
+    page = operator.get("/operations/").content.decode().partition("<tbody>")[2]
+    assert ">Create topic</a>" in page
+    assert ">of.another.version</a>" in page
+
+
 def test_the_receipt_shows_each_node(operator: Client) -> None:
     response = operator.post("/topics/new", {**NEW, "perm": 6})
     operation = Operation.objects.get()

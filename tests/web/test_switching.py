@@ -112,10 +112,12 @@ def test_groups_that_do_not_run_their_own_brokers_are_listed(
     tmp_path: Path,
 ) -> None:
     assert "broker groups that are off" not in admin.get("/").content.decode().lower()
+    assert "read-only mount" not in admin.get("/").content.decode()
     want(Wish.MOUNTED)
     (tmp_path / "groups" / "broker-c.json").write_text("{")
     page = admin.get("/").content.decode()
     assert "it waits for the lease" in page
+    assert "read-only mount" in page, "beside the group's name"
     assert f'href="/broker-groups/unmount?{_QUERY.replace("&", "&amp;")}"' in page
     assert "groups/broker-c.json does not say what is wanted" in page
     assert f'href="/broker-groups/down?{_QUERY.replace("&", "&amp;")}"' not in page, "it is off"

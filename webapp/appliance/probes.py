@@ -45,6 +45,8 @@ async def ask(probe: Probe) -> str | None:
     except TimeoutError:
         return "it does not answer in time"
     except (OSError, LogboomError, ValueError) as error:
+        if isinstance(error, ConnectionRefusedError) or isinstance(error.__cause__, ConnectionRefusedError):
+            return "it does not listen yet"
         return str(error) or type(error).__name__
 
 

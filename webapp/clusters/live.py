@@ -15,6 +15,7 @@ from webapp.clusters.switching import switched_groups
 from webapp.live import live
 from webapp.reports.models import ReportRun, ReportSchedule
 from webapp.snapshot import Snapshot
+from webapp.wishes import Wish
 
 HISTORY_SHOWN = 10
 TOPIC_CHANGES_SHOWN = 4  # beside the history, and never instead of it
@@ -53,6 +54,7 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
         "switched": switched,
         "groups_on": {each.group for each in facts.processes if each.group},
         "names_off": {each.group for each in switched},
+        "names_mounted": {each.group for each in switched if each.wish == Wish.MOUNTED},
         "may_change_controllers": actor.may("controllers.write"),
     }
 

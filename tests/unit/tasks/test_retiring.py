@@ -95,7 +95,7 @@ def test_producers_are_kept_out_and_everything_else_is_waited_for() -> None:
     assert asked.places[0]["closed"] == {"Orders": 6, "Late": 2}  # known before anything is changed
     assert "waiting for 5 waiting for a time, 2 in open transactions, 9 not uploaded" in asked.texts
     assert "waiting for 4 not uploaded" in asked.texts
-    assert "--name a --mount" in result["sentence"]
+    assert "`manage.py group down a`); `manage.py group mount a` serves" in result["sentence"]
 
 
 def test_the_last_state_is_written_after_the_last_message() -> None:
