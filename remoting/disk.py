@@ -28,6 +28,12 @@ from remoting.reserve import Reserve, open_private
 
 Bytes = bytes | bytearray | memoryview
 
+
+def is_unchanging(data: Bytes) -> bool:
+    """Bytes, or a part of them; others may be changed by their owners."""
+    return type(data) is bytes or (isinstance(data, memoryview) and type(data.obj) is bytes)
+
+
 _IOV_MAX = 1024
 _OPEN = os.O_RDWR | os.O_CLOEXEC
 

@@ -181,6 +181,7 @@ def build_processors(parts: Parts) -> Processors:
     replica.add_role_listener(lambda _role, _epoch: pull.look_again())
     metadata.listeners.append(lambda _change: pull.look_again())
     clients.group_listeners.append(lambda _group: pull.look_again())
+    live.pull.subscribe(lambda _settings: pull.look_again())
     return Processors(
         pull=pull,
         bulk=bulk,

@@ -242,10 +242,9 @@ class Carrier:
         self._look_in_time()
         return True
 
-    def end_stays(self) -> None:
-        """Return when no connection stays: something changed that requests are checked against."""
-        if self._stays:
-            self.finish(self._put)
+    def recall_stays(self) -> None:
+        """Have all who stay come back: something changed that requests are checked against. What comes now is the loop's."""
+        self._stays.recall_all()
 
     def _may_carry(self) -> bool:
         """Whether the thread may have one more answer."""

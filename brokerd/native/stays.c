@@ -3,7 +3,7 @@
  *
  * What the loop found out counts for so long: what the reader wants and may have, and what he saw of the queue. A request is taken
  * when it is like that one byte by byte, but for its opaque and two offsets, and as many units behind its offset are known as it may look
- * at. Of any other, of one that comes too late, or whose answer is not of the usual form, not a byte is taken: the loop gets it as if
+ * at. Of any other, of one that comes too late, or when the connection is wanted back, or whose answer is not of the usual form, not a byte is taken: the loop gets it as if
  * it had come there.
  *
  * Bounds: no more is read than there is room for, and what was taken makes room. An answer's are those of pulls.c.
@@ -48,7 +48,7 @@ static int prepare(struct stay *stay, const struct frame *frame, int64_t *commit
 static int answer(struct stay *stay, const struct frame *frame, uint8_t *made, int64_t room) {
     struct told *told = &stay->told;
     int64_t commit_offset, begin_ns = now_ns();
-    if (begin_ns > stay->until_ns || !prepare(stay, frame, &commit_offset)) return 0;
+    if (atomic_load(&stay->is_wanted) || begin_ns > stay->until_ns || !prepare(stay, frame, &commit_offset)) return 0;
     int64_t written = send_answer(&stay->answer, made, room, stay->descriptor);
     if (written < 0) return 0;
     told->answers++;

@@ -15,7 +15,7 @@ from remoting.transport.carrying import Lender
 
 MOST_STAYS: Final = 16  # stays.h has the same numbers
 _LEFT_BYTES: Final = 2048
-LONGEST_NS: Final = 5_000_000  # so long counts what was looked at before
+LONGEST_NS: Final = 20_000_000  # so long counts what was looked at before
 
 
 class Told(NamedTuple):

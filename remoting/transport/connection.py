@@ -22,7 +22,7 @@ from typing import Final, cast
 
 from remoting import codes, frame
 from remoting.access.signature import Sign
-from remoting.disk import Bytes
+from remoting.disk import Bytes, is_unchanging
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError
 from remoting.frame import Command
 from remoting.record.hosts import pack_host
@@ -110,15 +110,13 @@ class RemotingConnection(asyncio.Protocol):
         self._out: list[Bytes] = []
         self._out_bytes = 0
         self._given_back = 0  # how many of these parts somebody to whom the socket was lent gave back
-        self._write_scheduled = False
-        self._puts_off = False
+        self._write_scheduled = self._puts_off = False
         self._in_flight = 0
         self._work_scheduled = False
         self._backlog_since = 0.0  # when the requests in the backlog were read; 0 without any
         self._on_proven: Callable[[RemotingConnection], None] | None = None
         self._on_slow: Callable[[RemotingConnection, bool], None] | None = None
-        self._write_paused = False
-        self._reading_paused = False
+        self._write_paused = self._reading_paused = False
         self._requests = OpenRequests(self._loop)
 
     @property
@@ -395,7 +393,7 @@ class RemotingConnection(asyncio.Protocol):
         if request.flag & codes.FLAG_ONEWAY:
             return
         self._in_flight -= 1
-        if len(body) < _LONG_BODY_BYTES or not _stays_as_it_is(body):
+        if len(body) < _LONG_BODY_BYTES or not is_unchanging(body):
             self._write(frame.encode_response(code, request.opaque, ext, body, remark))
         else:
             self._write(frame.encode_response_head(code, request.opaque, ext, len(body), remark))
@@ -700,8 +698,3 @@ class RemotingConnection(asyncio.Protocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
-
-
-def _stays_as_it_is(body: Bytes) -> bool:
-    """Bytes, or a part of them; others may be changed by their owners."""
-    return type(body) is bytes or (isinstance(body, memoryview) and type(body.obj) is bytes)

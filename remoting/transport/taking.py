@@ -10,19 +10,21 @@ MOST_TAKEN: Final = 128  # requests of one connection, before the others of the 
 WORTH_WHILE: Final = 2  # requests answered elsewhere, of one connection at a time
 _DENSE_S: Final = 0.005
 _OFTEN: Final = 4
-_LONG: Final = 64  # requests
+_LONG: Final = 64  # requests; behind each further failure twice as many
+_LONGEST: Final = 4096
 
 
 class Density:
     """Whether somebody asks so densely that it is worth while to have others read what he asks."""
 
-    __slots__ = ("_count", "_last_s")
+    __slots__ = ("_count", "_last_s", "_rest")
 
     def __init__(self) -> None:
         self._count = (
             0  # of his requests up to now, each soon after the one before; below 0 while it was not worth while
         )
         self._last_s = 0.0
+        self._rest = _LONG
 
     def note(self, now_s: float) -> bool:
         """He asks now; whether that is dense."""
@@ -33,7 +35,10 @@ class Density:
     def came_back(self, answers: int) -> None:
         """Others answered so many; if that were too few, it is tried again after many more."""
         if answers < WORTH_WHILE:
-            self._count = -_LONG
+            self._count = -self._rest
+            self._rest = min(2 * self._rest, _LONGEST)
+        else:
+            self._rest = _LONG
 
 
 class RequestTaker(Protocol[Connection]):

@@ -219,6 +219,7 @@ class RemotingBroker(PopBroker):
         self.pull = PullProcessor(checks, self.progress.pulled, self.log, self.counters, self.turns, place)
         self.metadata.listeners.append(lambda _change: self.pull.look_again())
         self.clients.group_listeners.append(lambda _group: self.pull.look_again())
+        self.pull_settings.subscribe(lambda _settings: self.pull.look_again())
         cold = ColdRequests(self.line, self.log.is_cold, 5000)
         self.quick: QuickPulls | None = None
         self.taken_quickly = 0

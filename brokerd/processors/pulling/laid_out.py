@@ -128,10 +128,10 @@ class AnswerLayout:
             return
         self._carrier.have_stay(connection, Kind(*alike, given.area), view, given.kept, told)
 
-    def end_stays(self) -> None:
-        """Return when no connection stays there."""
+    def recall_stays(self) -> None:
+        """Have all that stay there come back; what comes from now on is answered by what is looked at then."""
         if self._carrier is not None:
-            self._carrier.end_stays()
+            self._carrier.recall_stays()
 
     def _give_behind(self, connection: RemotingConnection, standing: Standing) -> Standing | None:
         """The same behind what the connection has to send."""

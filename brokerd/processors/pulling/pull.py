@@ -203,9 +203,9 @@ class PullProcessor:
             log.warning("an offset that %s committed with a pull was not taken: %s", terms.group, error)
 
     def look_again(self) -> None:
-        """Something changed that requests are checked against: nobody is answered any more by what was found out before."""
+        """Something changed that requests are checked against: none that comes now is answered by what was found out before."""
         if self._layout is not None:
-            self._layout.end_stays()
+            self._layout.recall_stays()
 
     def _commit(self, terms: PullTerms, offset: int) -> None:
         """What a pull carries."""

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 import uvloop
 
+from brokerd.consuming.read_place import PullSettings
 from brokerd.native import carrier as carriers
 from brokerd.native import stays
 from brokerd.native.stays import MOST_STAYS, Told
@@ -64,7 +65,7 @@ async def stay(broker: Broker, peer: Peer, queue_id: int = 0) -> None:
 
 async def all_back(broker: Broker) -> list[Told]:
     """What was done in all stays so far; nobody stays any more."""
-    broker.carrier.end_stays()
+    broker.carrier.recall_stays()
     await broker.until(lambda: len(broker.carrier.stays) == broker.carrier.begun)
     return broker.carrier.stays
 
@@ -302,6 +303,12 @@ async def test_who_reads_through_all_files_gets_all_and_then_waits(directory: Pa
         assert sum(each.answers for each in await all_back(broker)) > 150
 
 
+def be_a_replica(broker: RemotingBroker) -> None:
+    """One that gives out nothing, as its settings say."""
+    broker.is_master, broker.is_master_known = False, True
+    broker.pull_settings.change(PullSettings(slave_read=False))
+
+
 CHANGES: dict[str, tuple[Callable[[Broker], object], int]] = {
     "topic not readable": (lambda broker: broker.inner.topic("t", queues=QUEUES, perm=2), codes.NO_PERMISSION),
     "group disabled": (lambda broker: broker.inner.group("g", consume_enable=False), codes.NO_PERMISSION),
@@ -315,6 +322,7 @@ CHANGES: dict[str, tuple[Callable[[Broker], object], int]] = {
         lambda broker: broker.inner.answer(codes.DELETE_TOPIC_IN_BROKER, {"topic": "t"}),
         codes.TOPIC_NOT_EXIST,
     ),
+    "another setting": (lambda broker: be_a_replica(broker.inner), codes.SYSTEM_BUSY),
     "reset": (
         lambda broker: broker.inner.answer(
             codes.INVOKE_BROKER_TO_RESET_OFFSET, {"group": "g", "topic": "t", "timestamp": 0, "isForce": "true"}
@@ -330,7 +338,6 @@ def test_what_changed_counts_at_once(change: str, tmp_path: Path) -> None:
         async with staying(tmp_path) as (broker, peer):
             act, code = CHANGES[change]
             act(broker)
-            assert not broker.carrier._stays
             peer.pull(2, 2, maxMsgNums=FEW)
             assert (await peer.answer()).code == code
 
@@ -368,7 +375,7 @@ def test_who_is_wanted_back_before_he_is_there_is_given_back(tmp_path: Path, mon
                     peer.pull(offset, offset, maxMsgNums=FEW)
                 for peer in peers[: 1 + offset % 3]:
                     check(await peer.answer(), broker.expected(offset, 0, FEW), offset + FEW)
-                    broker.carrier.end_stays()
+                    broker.carrier.recall_stays() if offset % 2 else broker.carrier.finish_all()
             assert broker.carrier.begun > 300
 
     uvloop.run(ask())
