@@ -64,6 +64,11 @@ class OffsetCommits:
         if self._timer is None or at_s < self._flush_at_s:
             self._arm(at_s)
 
+    def forget(self, is_gone: Callable[[tuple[str, str, int]], bool]) -> None:
+        """What waits of (group, topic, queue) is not to be recorded: it is deleted, and would be there again."""
+        for key in [key for key in self._commits if is_gone(key)]:
+            del self._commits[key]
+
     def _arm(self, at_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()

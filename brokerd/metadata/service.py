@@ -302,6 +302,10 @@ class _Notifying:
 
     def apply(self, kind: str, body: Any, end_offset: int) -> None:
         change = self._tables.apply(kind, body, end_offset)
+        if kind == records.TOPICS_DELETED:
+            self._service.commits.forget(lambda key: key[1] in change.topics_deleted)
+        elif kind == records.GROUP_DELETED and body["offsets"]:
+            self._service.commits.forget(lambda key: key[0] in change.groups_deleted)
         if kind not in _UNTOLD and not self.muted:
             for listener in self._service.listeners:
                 listener(change)

@@ -194,9 +194,11 @@ class PullProcessor:
         connection.density.came_back(told.answers)
         if not told.answers:
             return
-        self._pulled.note(terms.reader, told.next_offset)
         read_ms = told.busy_ns / 1e6 / told.answers
         self._counters.pulled(terms.reader, told.messages, told.body_bytes, read_ms, told.answers)
+        if not self._checks.still_passes(connection, terms.checked):
+            return  # what was deleted meanwhile is not to have offsets again; who still reads says his with the next pull
+        self._pulled.note(terms.reader, told.next_offset)
         try:
             self._commit(terms, told.commit_offset)
         except LogboomError as error:  # nobody is left to be told

@@ -151,6 +151,27 @@ def test_what_pulls_carry_waits_longer_but_for_a_commit_that_takes_it_along(log:
     assert len(log.bodies(METADATA_TOPIC)) == 3
 
 
+def test_what_waits_to_be_committed_goes_with_the_topic_or_the_group(log: MemoryRecordLog, turns: Turns) -> None:
+    """It would be there again, and a topic of the same name would be read from there on."""
+    metadata, answers = service(log, turns), Answers()
+    for name in ("t", "u"):
+        metadata.put_topic(TopicConfig(name), Answers())
+    for name in ("g", "h", "kept"):
+        metadata.put_group(GroupConfig(name), Answers())
+    turns.run(1000)
+    metadata.commit_offset("g", "u", 0, 1, None)
+    turns.run()
+    for group in ("g", "h", "kept"):
+        metadata.commit_offset(group, "t", 0, 5, answers)
+        metadata.commit_offset(group, "u", 0, 6, answers)
+    metadata.delete_topic("t", Answers())
+    metadata.delete_group("h", Answers())
+    metadata.delete_group("kept", Answers(), clean_offsets=False)
+    turns.run(100)
+    assert answers.all == [None] * 6
+    assert metadata.tables.offsets == {("g", "u"): {0: 6}, ("kept", "u"): {0: 6}}
+
+
 def test_equal_commits_write_nothing(log: MemoryRecordLog, turns: Turns) -> None:
     metadata, answers = service(log, turns), Answers()
     for _ in range(3):

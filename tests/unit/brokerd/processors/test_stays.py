@@ -123,6 +123,39 @@ async def test_what_pulls_carry_of_offsets_is_committed(directory: Path) -> None
         assert broker.inner.progress.consumer_offset("g", "t", 0) == 39
 
 
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (codes.DELETE_TOPIC_IN_BROKER, {"topic": "t"}),
+        (codes.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": "true"}),
+    ],
+    ids=["topic", "group"],
+)
+def test_what_pulls_carried_does_not_outlive_what_was_deleted(
+    code: int, fields: dict[str, str], tmp_path: Path
+) -> None:
+    """A topic of the same name would be read from there on, and what lies before it would be read by nobody."""
+
+    async def ask() -> None:
+        async with serving(tmp_path, messages=400) as broker:
+            [peer] = await broker.connected(1)
+            begun = broker.carrier.begun
+            while broker.carrier.begun == begun:
+                peer.pull(0, 0, sysFlag=FLAG_SUBSCRIPTION | FLAG_COMMIT, maxMsgNums=FEW)
+                await peer.answer()
+            for offset in (30, 31):
+                peer.pull(1, offset, sysFlag=FLAG_SUBSCRIPTION | FLAG_COMMIT, commitOffset=offset, maxMsgNums=FEW)
+                await peer.answer()
+            broker.inner.answer(code, fields)
+            [told] = await all_back(broker)
+            assert told.commit_offset == 31
+            broker.inner.turns.run(100)
+            assert broker.inner.progress.consumer_offset("g", "t", 0) is None
+            assert broker.inner.progress.pulled.get("g", "t", 0) is None
+
+    asyncio.run(ask())
+
+
 def any_request(rng: Random, opaque: int) -> bytes:
     """What a client sends that pulls densely, mostly: a pull like the one before, almost one, or another request."""
     offset = rng.choice((opaque % 90, 0, 395, 399, 400, 5000, -1))
