@@ -111,6 +111,13 @@ class PullChecks:
             and subscription.version >= self._least_version(connection, version)
         )
 
+    def is_there(self, checked: Checked) -> bool:
+        """Whether its group and its topic are what they were: neither was deleted, nor deleted and made again."""
+        return (
+            self.metadata.group(checked.group) is checked.group_config
+            and self.metadata.topic(checked.topic) is checked.topic_config
+        )
+
     def check_bulk(self, group: str, ext: dict[str, str]) -> tuple[str, int]:
         """Topic and queue of a read that has no subscription. Raises RequestError for the first check that fails."""
         self._group(group)

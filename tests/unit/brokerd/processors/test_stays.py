@@ -124,17 +124,19 @@ async def test_what_pulls_carry_of_offsets_is_committed(directory: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("code", "fields"),
+    ("code", "fields", "is_kept"),
     [
-        (codes.DELETE_TOPIC_IN_BROKER, {"topic": "t"}),
-        (codes.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": "true"}),
+        (codes.DELETE_TOPIC_IN_BROKER, {"topic": "t"}, False),
+        (codes.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": "true"}, False),
+        (codes.UPDATE_AND_GET_GROUP_FORBIDDEN, {"group": "g", "topic": "t", "readable": "false"}, True),
     ],
-    ids=["topic", "group"],
+    ids=["topic", "group", "forbidden"],
 )
 def test_what_pulls_carried_does_not_outlive_what_was_deleted(
-    code: int, fields: dict[str, str], tmp_path: Path
+    code: int, fields: dict[str, str], is_kept: bool, tmp_path: Path
 ) -> None:
-    """A topic of the same name would be read from there on, and what lies before it would be read by nobody."""
+    """A topic of the same name would be read from there on, and what lies before it would be read by nobody. Who may not pull any
+    more has done what he says."""
 
     async def ask() -> None:
         async with serving(tmp_path, messages=400) as broker:
@@ -150,8 +152,8 @@ def test_what_pulls_carried_does_not_outlive_what_was_deleted(
             [told] = await all_back(broker)
             assert told.commit_offset == 31
             broker.inner.turns.run(100)
-            assert broker.inner.progress.consumer_offset("g", "t", 0) is None
-            assert broker.inner.progress.pulled.get("g", "t", 0) is None
+            found = broker.inner.progress.consumer_offset("g", "t", 0), broker.inner.progress.pulled.get("g", "t", 0)
+            assert found == ((31, 31 + FEW) if is_kept else (None, None))
 
     asyncio.run(ask())
 
