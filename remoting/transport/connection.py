@@ -91,9 +91,7 @@ class RemotingConnection(asyncio.Protocol):
         self._asks_quickly = False  # what was read last was for who takes requests undecoded
         self._reads_to_decode = 0
         self._sign: Sign | None = None
-        self.own_address = ""  # of this end's socket
-        self.peer_address = ""
-        self.peer_host = ""
+        self.own_address = self.peer_address = self.peer_host = ""  # own: of this end's socket
         self.peer_port = 0
         self.packed_peer = bytes(8)  # address and port as a record's host field has them
         self.last_active = 0.0
@@ -110,9 +108,8 @@ class RemotingConnection(asyncio.Protocol):
         self._out: list[Bytes] = []
         self._out_bytes = 0
         self._given_back = 0  # how many of these parts somebody to whom the socket was lent gave back
-        self._write_scheduled = self._puts_off = False
+        self._write_scheduled = self._work_scheduled = self._puts_off = False
         self._in_flight = 0
-        self._work_scheduled = False
         self._backlog_since = 0.0  # when the requests in the backlog were read; 0 without any
         self._on_proven: Callable[[RemotingConnection], None] | None = None
         self._on_slow: Callable[[RemotingConnection, bool], None] | None = None
@@ -368,6 +365,12 @@ class RemotingConnection(asyncio.Protocol):
             self._on_slow(self, False)
         self._handle_backlog()
 
+    def eof_received(self) -> None:
+        """The peer sends no more: the transport closes behind this, and takes nothing to send any more."""
+        if self._ticket:
+            self._get_back()
+            self.go_on_sending()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._get_back()  # the descriptor is closed behind this
@@ -605,10 +608,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def _note_backlog(self) -> None:
         """Reading stops while there is a backlog, so what is in it was read at about one time."""
-        if not self._backlog:
-            self._backlog_since = 0.0
-        elif not self._backlog_since:
-            self._backlog_since = self._loop.time()
+        self._backlog_since = (self._backlog_since or self._loop.time()) if self._backlog else 0.0
 
     def _waited_too_long(self, code: int) -> bool:
         limit_ms = self._limits.wait_ms.get(code, self._limits.other_wait_ms)

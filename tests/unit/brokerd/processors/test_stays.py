@@ -428,6 +428,24 @@ async def test_what_is_told_a_client_comes_between_its_answers(directory: Path) 
 
 
 @on_both_loops
+async def test_who_sends_no_more_gets_what_waits_for_the_thread(directory: Path) -> None:
+    async with serving(directory, Counted(is_held=True), messages=100, body_bytes=4000) as broker:
+        first, second = await broker.connected(2)
+        for peer in (second, first):
+            peer.pull(0, 0, maxMsgNums=1)
+            await peer.answer()
+        second.pull(1, 0, maxMsgNums=FEW)
+        await broker.until(lambda: broker.carrier.carried == 1)
+        second.writer.write(frame.encode_request(12345, 2, {}))
+        await broker.until(lambda: bool(broker.carrier._waiting))
+        second.writer.write_eof()
+        answers = await second.answers(2)
+        check(answers[0], broker.expected(0, 0, FEW), FEW)
+        assert answers[1].code == codes.REQUEST_CODE_NOT_SUPPORTED
+        assert await second.reader.read() == b""
+
+
+@on_both_loops
 async def test_who_is_gone_while_he_stays_is_found_out(directory: Path) -> None:
     async with serving(directory, messages=400) as broker:
         ended, reset, other = await broker.connected(3)
