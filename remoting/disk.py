@@ -247,7 +247,7 @@ class LocalDisk:
 
     def names(self, directory: str) -> list[str]:
         try:
-            return sorted(os.listdir(self._root / directory))
+            return sorted(os.listdir(self._prefix + directory))
         except FileNotFoundError:
             return []
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import count as count_from
 
@@ -234,26 +234,29 @@ class QueueFiles:
                 if sync:
                     handle.sync()
 
-    def list(self, directory: str) -> list[int]:
-        """The numbers of a queue's files in order; ends before a name that no file of this size can have."""
+    def _numbers(self, names: Iterable[str]) -> list[int]:
         numbers = []
-        for name in self._disk.names(directory):
+        for name in names:
             start = parse_file_name(name)
             if start is None or start % self.file_bytes:
                 break
             numbers.append(start // self.file_bytes)
         return numbers
 
-    def files_are_contiguous(self, directory: str) -> bool:
-        """Whether a queue's files are all of this size and without a hole between them."""
-        files = self.list(directory)
-        if (
-            not files
-            or len(files) != len(self._disk.names(directory))
-            or files != list(range(files[0], files[0] + len(files)))
-        ):
-            return False
-        return all(self._handle(directory, file).size_bytes <= self.file_bytes for file in files)
+    def list(self, directory: str) -> list[int]:
+        """The numbers of a queue's files in order; ends before a name that no file of this size can have."""
+        return self._numbers(self._disk.names(directory))
+
+    def contiguous(self, directory: str) -> range | None:
+        """The numbers of a queue's files; None unless all are of this size and without a hole between them."""
+        names = self._disk.names(directory)
+        files = self._numbers(names)
+        if len(files) != len(names):
+            return None
+        found = range(files[0], files[0] + len(files)) if files else range(0)
+        if files != list(found) or any(self._handle(directory, file).size_bytes > self.file_bytes for file in files):
+            return None
+        return found
 
     def remove_file(self, directory: str, file: int) -> None:
         places = (checks_of(directory), directory)

@@ -45,6 +45,9 @@ _SLICE_QUEUES = 256  # a millisecond's work
 _MAX_NAME_BYTES = 255
 # How far behind the known units leftovers of a crash are looked for.
 _PEEK_UNITS = 3276
+# Where the end of a queue is looked for first, and how many times as far then.
+_FIRST_LOOK = 64
+_LOOK_FARTHER = 8
 # How many units after the first one that the log does not bear out are looked at: more than a page of a disk holds.
 _ROT_UNITS = 256
 
@@ -503,8 +506,8 @@ class ConsumeQueues:
             if not (name.isascii() and name.isdigit()):
                 continue
             queue = ConsumeQueue(topic, int(name), self._files, 0)
-            if self._files.files_are_contiguous(queue.directory):
-                first, low, _ = self._find_confirmed_end(queue, commitlog, end)
+            if files := self._files.contiguous(queue.directory):
+                first, low, _ = self._find_confirmed_end(queue, files, commitlog, end)
                 queue.adopt(first, low)
                 if low > first and queue.last_physical < commitlog.min_offset:
                     ends[(topic, int(name))] = low
@@ -513,11 +516,10 @@ class ConsumeQueues:
 
     def _recover_queue(self, topic: str, queue_id: int, commitlog: CommitLog, trusted: int, clean: bool) -> bool:
         queue = self._new(topic, queue_id, 0)
-        if not self._disk.names(queue.directory):
-            return True
-        if not self._files.files_are_contiguous(queue.directory):
-            return False
-        first, low, end = self._find_confirmed_end(queue, commitlog, trusted)
+        files = self._files.contiguous(queue.directory)
+        if not files:
+            return files is not None
+        first, low, end = self._find_confirmed_end(queue, files, commitlog, trusted)
         if self._is_rotten(queue, low, end, commitlog, trusted) or lacks_begin(queue, low, commitlog):
             return False
         if low == first:
@@ -533,9 +535,8 @@ class ConsumeQueues:
                 self._files.read(queue.directory, low, min(_PEEK_UNITS, file_end - low))
             )
             if visible or file_end < end:
-                files = self._files.list(queue.directory)
                 self._files.forget(queue.directory)
-                self._files.zero_from(queue.directory, low, files, sync=visible)
+                self._files.zero_from(queue.directory, low, list(files), sync=visible)
         queue.adopt(first, low)
         self.table[(topic, queue_id)] = queue
         return True
@@ -556,15 +557,21 @@ class ConsumeQueues:
             for number, (physical_offset, size, _) in enumerate(UNIT.iter_unpack(units))
         )
 
-    def _find_confirmed_end(self, queue: ConsumeQueue, commitlog: CommitLog, trusted: int) -> tuple[int, int, int]:
+    def _find_confirmed_end(
+        self, queue: ConsumeQueue, files: range, commitlog: CommitLog, trusted: int
+    ) -> tuple[int, int, int]:
         """Where a queue's files begin, where the units that the log bears out end, and where the files end.
 
-        What was durable comes first and is borne out; what a crash or an old cut left behind it is not. So: binary search.
+        What was durable comes first and is borne out; what a crash or an old cut left behind it is not. So: binary search, within
+        what most of thousands of queues have, or a few times as much.
         """
-        files = self._files.list(queue.directory)
-        first, end = files[0] * self._files.file_units, (files[-1] + 1) * self._files.file_units
+        first, end = files.start * self._files.file_units, files.stop * self._files.file_units
         queue.adopt(first, end)
-        known = bisect_left(range(end), True, first, key=lambda at: not matches_log(queue, at, commitlog, trusted))
+        low, high = first, first + _FIRST_LOOK
+        while high < end and matches_log(queue, high, commitlog, trusted):
+            low, high = high + 1, first + _LOOK_FARTHER * (high - first)
+        high = min(high, end)
+        known = bisect_left(range(high), True, low, key=lambda at: not matches_log(queue, at, commitlog, trusted))
         return first, known, end
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.sending import native_kernel
-from brokerd.sending.boundary import Source
+from brokerd.sending.boundary import SendKernel, Source
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.store.queues.queue_offsets import QueueOffsets
@@ -86,7 +86,8 @@ class Pair:
     def change(self, random: Random) -> None:
         """Somebody else appends, a topic goes, or its queues become others, or all numbers are found again."""
         what, key, more = random.randrange(8), random.choice(KEYS), random.randrange(1, 9)
-        for kernel, offsets in zip(self.kernels, self.offsets, strict=True):
+        kernels: tuple[SendKernel, ...] = self.kernels
+        for kernel, offsets in zip(kernels, self.offsets, strict=True):
             if what == 0:
                 run = Run(self.end, 1 << 40, 1 << 20, NOW_MS, offsets.taking(), True)
                 run.next_offsets[key] += more
