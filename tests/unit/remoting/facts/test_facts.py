@@ -39,6 +39,7 @@ SAYS_NOTHING = (
     *(("kind", "controllers"), ("lag_at_least", False), ("subscriptions", [])),
     *(("waitingGroups", []), ("waiting_groups", []), ("gates", []), ("placements", [])),
     *(("elections", []), ("history", []), ("recent", []), ("clientTimes", []), ("client_times", [])),
+    *(("tierExported", False), ("tier_exported", False)),
 )
 UNKNOWN = {"ofANewerPeer", "ofANewerCollector", "colour", "weather", "mood"}
 
