@@ -37,6 +37,7 @@ from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.loop.aside import HelperThreads
 from brokerd.loop.believed_clock import BelievedClock
 from brokerd.loop.cold_line import Clocks
+from brokerd.loop.giving_way import GivingWay
 from brokerd.loop.short_timer import ShortTimer
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
@@ -212,6 +213,7 @@ class Broker:
                     HelperThreads(_TIER_THREADS, "tier helper").run,
                     Clocks(time.perf_counter, time.thread_time),
                     self._short_timer.call,
+                    GivingWay(time.perf_counter),
                 ),
                 mount.group if mount is not None else None,
             )

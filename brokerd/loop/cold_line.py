@@ -85,7 +85,7 @@ def _always() -> bool:
 class ColdLine:
     """The line of one broker. `clock_s` goes on within a turn of the loop, and `used_s` is what its thread used of the processor:
     `share` is how much of that, for each second, old reads may use beside `others`, who are set by who knows them. `shortly` is
-    there for who has it finer than the scheduler.
+    there for who has it finer than the scheduler, and `give_way` is called when one of the others was answered.
 
     `waits_s` are how long each waited whose turn came; `busy_s` is what their turns used of the processor, and what was charged.
     """
@@ -96,6 +96,7 @@ class ColdLine:
         clocks: Clocks,
         share: Callable[[], float],
         shortly: Shortly | None = None,
+        give_way: Callable[[], None] | None = None,
     ) -> None:
         self.others = NOBODY
         self.waits_s = Histogram(_WAITS_S)
@@ -104,6 +105,7 @@ class ColdLine:
         self._scheduler = scheduler
         self._share = share
         self._shortly: Shortly = scheduler.call_later if shortly is None else shortly
+        self._give_way = give_way
         self._line: OrderedDict[object, deque[_Standing]] = OrderedDict()
         self._count = 0
         self._is_taken = False  # this turn of the loop; or the next one in line has his soon
@@ -205,6 +207,8 @@ class ColdLine:
 
     def _was_served(self) -> None:
         """One of the others: he may wait for this to be over."""
+        if self._give_way is not None and not self._is_turn:
+            self._give_way()
         now_s = self.clock_s()
         if not self._line and now_s - self._stood_s > _BESIDE_S:
             self._listen(is_on=False)

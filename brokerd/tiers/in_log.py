@@ -65,7 +65,9 @@ def tier_reads(
 ) -> TierReads:
     """Messages are read as far as the log names them; `first_astray` as for ColdReads."""
     counted, settings = Counted(objects, loop.clocks.clock_s), live.value
-    line = ColdLine(loop.scheduler, loop.clocks, lambda: live.value.cold_share_percent / 100, loop.shortly)
+    line = ColdLine(
+        loop.scheduler, loop.clocks, lambda: live.value.cold_share_percent / 100, loop.shortly, loop.give_way
+    )
     limits = settings.cache_bytes, settings.fetches_in_flight
     cold = ColdReads(counted, in_log.segments_of, loop, *limits, first_astray)
     cold.counted = line.counted

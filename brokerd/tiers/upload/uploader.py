@@ -32,8 +32,8 @@ _LEAST_PAUSE_S: Final = 0.01
 
 class Loop(NamedTuple):
     """What a broker's event loop does for tiers: time, tasks, and pauses of tasks; a pause of 0 is the next turn. `aside` has a
-    helper thread do work, which touches nothing that anybody else does, and gives its result. `clocks` and
-    `shortly` are for the line of who reads."""
+    helper thread do work, which touches nothing that anybody else does, and gives its result. `clocks`,
+    `shortly` and `give_way` are for the line of who reads."""
 
     scheduler: Scheduler
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
@@ -42,6 +42,7 @@ class Loop(NamedTuple):
     aside: Callable[[Callable[[], Any]], Awaitable[Any]]
     clocks: Clocks
     shortly: Shortly | None = None
+    give_way: Callable[[], None] | None = None
 
 
 async def in_turn(work: Callable[[], Any]) -> Any:

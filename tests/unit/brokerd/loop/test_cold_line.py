@@ -22,12 +22,17 @@ class Broker:
     def __init__(self, share: float = 0.2) -> None:
         self.turns = Turns()
         self.share = share
-        self.line = ColdLine(self.turns, Clocks(self.turns.time, self.turns.time), lambda: self.share)
+        self.gave_way = 0
+        clocks = Clocks(self.turns.time, self.turns.time)
+        self.line = ColdLine(self.turns, clocks, lambda: self.share, give_way=self.give_way)
         self.line.others = Others(lambda: self.done, self.hear)
         self.done = 0
         self.are_gone = False  # the others
         self.hearer: Callable[[], None] | None = None
         self.had: list[tuple[str, float]] = []
+
+    def give_way(self) -> None:
+        self.gave_way += 1
 
     def hear(self, call: Callable[[], None] | None) -> None:
         self.hearer = call
@@ -469,3 +474,17 @@ def test_it_is_counted_how_long_they_wait_and_what_they_take() -> None:
     assert (broker.line.turns, broker.line.standing) == (2, 0)
     assert broker.line.busy_s == pytest.approx(0.02)
     assert broker.line.waits_s.sum == pytest.approx(0.01)
+
+
+def test_who_is_answered_beside_the_line_is_given_way_to() -> None:
+    broker = Broker()
+    broker.serve()
+    assert not broker.gave_way, "nobody stands in the line"
+    broker.turns.run(1)
+    broker.line.stand("a", broker.read("a"))
+    before = broker.done
+    broker.serve()
+    assert (broker.gave_way, broker.done) == (1, before + 1)
+    broker.turns.run(1000)
+    assert broker.had
+    assert broker.gave_way == 1, "not to who has his turn"
