@@ -148,7 +148,7 @@ class Broker:
     def narrow(self) -> None:
         """From now on sockets take little of what nobody reads."""
         for connection in self.server.connections:
-            own = connection._transport.get_extra_info("socket")  # type: ignore[union-attr]
+            own = connection._transport.get_extra_info("socket")
             own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
     def damage(self, queue_id: int, offset: int) -> None:

@@ -88,14 +88,14 @@ def test_what_is_sent_when_dispatch_is_due_goes_before_it_and_is_visible_with_wh
     )
     core.sender.send([draft(b"x" * 20, topic="T", queue_id=0)], sent.extend)
     broker.turns.run(10)
-    assert [outcome.status for outcome in sent] == [PutStatus.PUT_OK] * 2  # type: ignore[attr-defined]
+    assert [outcome.status for outcome in sent] == [PutStatus.PUT_OK] * 2
     assert visible == [2]
 
 
 def test_when_what_was_sent_cannot_be_taken_dispatch_goes_on() -> None:
     broker = Broker()
     sent: list[object] = []
-    broker.core.take_sends = lambda: 1 / 0  # type: ignore[assignment, return-value]
+    broker.core.take_sends = lambda: 1 / 0
     broker.core.sender.send([draft(b"x" * 20, topic="T", queue_id=0)], sent.extend)
     with pytest.raises(ZeroDivisionError):
         broker.turns.run(10)
@@ -339,7 +339,7 @@ def test_who_waits_for_messages_hears_of_them_behind_the_tables_that_they_change
         order.append("resident")
         dispatched(arrivals)
 
-    metadata.dispatched = in_order  # type: ignore[method-assign]
+    metadata.dispatched = in_order
     broker.send(1)
     broker.turns.run(10)
     assert order == ["listener"]

@@ -170,7 +170,7 @@ def test_when_what_comes_first_fails_they_are_tried_all_the_same(turns: Turns, m
     monkeypatch.setattr("brokerd.loop.long_polling._TRIED_AT_ONCE", 2)
     counter = Counter(turns, share=False)
     counter.available = 10
-    counter.polling.before = lambda: 1 / 0  # type: ignore[assignment]
+    counter.polling.before = lambda: 1 / 0
     for name in "abc":
         counter.polling.park("t", name, 0, 1000, Wants(name))
     counter.polling.arrived("t", 0)

@@ -304,7 +304,7 @@ def test_of_more_readers_than_may_stand_most_do(broker: RemotingBroker, monkeypa
             assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
     standing = quick_of(broker)._standing
     assert len(standing) == 10
-    assert all(broker.quick._checks.still_passes(broker.peer, each.checked) for each in standing)  # type: ignore[union-attr]
+    assert all(broker.quick._checks.still_passes(broker.peer, each.checked) for each in standing)
 
 
 def test_what_stands_is_bounded(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:

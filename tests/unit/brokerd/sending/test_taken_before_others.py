@@ -7,7 +7,7 @@ from tests.unit.brokerd.sending.test_send import Broker, Connection, request
 
 def test_what_came_is_taken_at_once_and_its_own_turn_finds_nothing() -> None:
     broker, connection = Broker(), Connection()
-    broker.processor.handle(connection, [request(1)])  # type: ignore[arg-type]
+    broker.processor.handle(connection, [request(1)])
     assert broker.processor.goes_first
     broker.processor.take_now()
     assert not broker.processor.goes_first

@@ -207,7 +207,7 @@ class Rounds:
             wanted = [((2 * n + slot) * 100, 100, 1) for n in range(self.number)]
             assert list(queue.units(0, self.number)) == wanted
             assert len(queue.tail) == 4 * UNIT.size
-        return [len(queue._area) // UNIT.size for queue in self.queues.table.values()]  # type: ignore[attr-defined]
+        return [len(queue._area) // UNIT.size for queue in self.queues.table.values()]
 
 
 def test_as_many_messages_as_before_need_no_larger_area(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_an_area_goes_that_is_too_large_for_what_comes(library: Library, monkeyp
     assert all(units < 100 for units in rounds.run(8))
     assert all(4 <= units < 100 for units in rounds.run(5000)), "a very large one is made anew"
     rounds.queues.finish_write(rounds.queues.begin_write())
-    assert all(not queue._area for queue in rounds.queues.table.values()), "no message came"  # type: ignore[attr-defined]
+    assert all(not queue._area for queue in rounds.queues.table.values()), "no message came"
 
 
 def test_laid_out_entries_are_a_sequence_like_any_other() -> None:
