@@ -35,6 +35,8 @@ from remoting.record.properties import encode_properties
 from remoting.transport.identity import Identity
 
 _CHANGE_TIMEOUT_MS: Final = 10_000
+_LEADERSHIP_MOVES_S: Final = 2.0
+_ASKS_AGAIN_EVERY_S: Final = 0.05
 _TOPICS_AT_ONCE: Final = 500
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
@@ -206,9 +208,23 @@ class AdminClient:
         timeout_ms: int = _CHANGE_TIMEOUT_MS,
         accept: tuple[int, ...] = (codes.SUCCESS,),
     ) -> Command:
-        """Ask the controllers' leader. Raises ConnectionLost or RequestError when there is none, or as a connection's `call`."""
-        with self._leader() as connection:
-            return connection.call(code, ext, body, timeout_ms=timeout_ms, accept=accept)
+        """Ask the controllers' leader. Raises ConnectionLost or RequestError when there is none, or as a connection's `call`.
+
+        Who was named and does not lead (it stepped down meanwhile, or was elected a moment ago and still learns what was decided)
+        has done nothing, so it is asked again who leads, for as long as an election usually takes.
+        """
+        moves_until = time.monotonic() + _LEADERSHIP_MOVES_S
+        named = False
+        while True:
+            try:
+                with self._leader() as connection:
+                    named = True
+                    return connection.call(code, ext, body, timeout_ms=timeout_ms, accept=accept)
+            except RequestError as refused:
+                is_moving = named and refused.code == codes.CONTROLLER_NOT_LEADER
+                if not is_moving or time.monotonic() >= moves_until:
+                    raise
+            time.sleep(_ASKS_AGAIN_EVERY_S)
 
     def _leader(self) -> SocketConnection:
         last_error: LogboomError = RequestError(

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from remoting import codes
+from remoting.client import blocking
 from remoting.client.blocking import AdminClient
 from remoting.errors import ConnectionLost, RequestError, RequestTimeout
 from remoting.facts.cluster_view import ClusterView, ControllerView
@@ -35,6 +36,8 @@ class Controller:
         self.asked: list[int] = []
         self.is_silent = False
         self.refusal: tuple[int, str] | None = None
+        self.on_refusing: Callable[[], object] = lambda: None
+        self.on_asked_in_vain: Callable[[], object] = lambda: None
 
     def answer(self, connection: RemotingConnection, request: Command) -> None:
         self.asked.append(request.code)
@@ -42,10 +45,13 @@ class Controller:
             return
         if request.code == codes.CONTROLLER_GET_METADATA_INFO:
             connection.respond(request, ext={"controllerLeaderAddress": self.leader} if self.leader else {})
+            if self.leader is None:
+                self.on_asked_in_vain()
         elif request.code == codes.CLUSTER_VIEW:
             connection.respond(request, body=encode(self._view()))
         elif self.refusal is not None and request.code != codes.CONTROLLER_MEMBERS:
             connection.respond(request, self.refusal[0], remark=self.refusal[1])
+            self.on_refusing()
         else:
             listing = {"isLeader": self.leader == self.address, "commitIndex": len(self.address), "by": self.address}
             connection.respond(request, body=orjson.dumps(listing))
@@ -119,10 +125,33 @@ async def test_a_refusal_is_the_leader_s_and_nobody_else_is_asked() -> None:
         with pytest.raises(RequestError, match="it is not a learner"):
             await ask(change)
         assert not any(one.asked for one in others)
-        first.refusal = (codes.CONTROLLER_NOT_LEADER, "not any more")  # it stepped down between the two questions
-        with pytest.raises(RequestError) as caught:
+
+
+async def test_a_leader_that_stepped_down_between_two_questions_is_followed() -> None:
+    async with controllers(A, A, A) as (first, second, third):
+        first.refusal = (codes.CONTROLLER_NOT_LEADER, "not any more")
+        first.on_refusing = lambda: [setattr(one, "leader", None) for one in (first, second, third)]
+        first.on_asked_in_vain = lambda: [setattr(one, "leader", B) for one in (first, second, third)]
+        assert (await ask(change))["by"] == B
+        assert second.asked.count(codes.CHANGE_CONTROLLER_MEMBERS) == 1
+
+
+async def test_a_leader_that_does_not_serve_yet_is_asked_again() -> None:
+    async with controllers(A, A, A) as (first, *_):
+        first.refusal = (codes.CONTROLLER_NOT_LEADER, "not yet")
+        first.on_refusing = lambda: setattr(first, "refusal", None)
+        assert (await ask(change))["by"] == A
+        assert first.asked.count(codes.CHANGE_CONTROLLER_MEMBERS) == 2
+
+
+async def test_who_is_named_and_never_leads_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "_LEADERSHIP_MOVES_S", 0.2)
+    async with controllers(A, A, A) as (first, *_):
+        first.refusal = (codes.CONTROLLER_NOT_LEADER, "not any more")
+        with pytest.raises(RequestError, match="not any more") as caught:
             await ask(change)
         assert (caught.value.code, caught.value.retriable) == (codes.CONTROLLER_NOT_LEADER, True)
+        assert first.asked.count(codes.CHANGE_CONTROLLER_MEMBERS) > 1
 
 
 @pytest.mark.parametrize("there", [1, 2, 3])
