@@ -95,21 +95,18 @@ class RemotingConnection(asyncio.Protocol):
         self.peer_port = 0
         self.packed_peer = bytes(8)  # address and port as a record's host field has them
         self.last_active = 0.0
-        self._handlers = handlers
-        self._limits = limits
-        self._opened = opened
-        self._closed = closed
+        self._handlers, self._limits = handlers, limits
+        self._opened, self._closed = opened, closed
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._received: list[bytes | bytearray] = []
-        self._received_bytes = 0
+        self._received_bytes = self._in_flight = 0
         self._wanted_bytes = frame.PREFIX_BYTES
         self._backlog: deque[Command] = deque()
         self._out: list[Bytes] = []
         self._out_bytes = 0
         self._given_back = 0  # how many of these parts somebody to whom the socket was lent gave back
         self._write_scheduled = self._work_scheduled = self._puts_off = False
-        self._in_flight = 0
         self._backlog_since = 0.0  # when the requests in the backlog were read; 0 without any
         self._on_proven: Callable[[RemotingConnection], None] | None = None
         self._on_slow: Callable[[RemotingConnection, bool], None] | None = None
@@ -391,12 +388,15 @@ class RemotingConnection(asyncio.Protocol):
         ext: Mapping[str, str] | None = None,
         body: Bytes = b"",
         remark: str | None = None,
+        *,
+        body_stays: bool = False,
     ) -> None:
-        """Answer one request; nothing is sent for a one-way request or on a closed connection. Once per request."""
+        """Answer one request; nothing is sent for a one-way request or on a closed connection. Once per request. With
+        `body_stays` nobody changes what the body is a view of, as long as there is a view: it is not copied."""
         if request.flag & codes.FLAG_ONEWAY:
             return
         self._in_flight -= 1
-        if len(body) < _LONG_BODY_BYTES or not is_unchanging(body):
+        if len(body) < _LONG_BODY_BYTES or not (body_stays or is_unchanging(body)):
             self._write(frame.encode_response(code, request.opaque, ext, body, remark))
         else:
             self._write(frame.encode_response_head(code, request.opaque, ext, len(body), remark))

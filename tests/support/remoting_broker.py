@@ -98,6 +98,8 @@ class Peer:
         ext: Mapping[str, str] | None = None,
         body: bytes | list[bytes] = b"",
         remark: str | None = None,
+        *,
+        body_stays: bool = False,
     ) -> None:
         if request.is_oneway:
             return

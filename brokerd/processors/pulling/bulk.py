@@ -144,7 +144,7 @@ class BulkProcessor:
             self._counters.pulled((group, topic, queue_id), result.messages, len(result.body), read_ms)
         else:
             self._counters.missed += 1
-        connection.respond(request, code, header, result.body, result.status.name)
+        connection.respond(request, code, header, result.body, result.status.name, body_stays=True)
         return True
 
     def _limits(self, topic: str, queue_id: int, offset: int, ext: dict[str, str]) -> tuple[int, int]:

@@ -311,7 +311,7 @@ class PullProcessor:
             return True
         body = result.body
         self._counters.pulled(terms.reader, result.messages, len(body), (perf_counter_ns() - started_ns) / 1e6)
-        pull.connection.respond(pull.request, codes.SUCCESS, ext, body, _FOUND)
+        pull.connection.respond(pull.request, codes.SUCCESS, ext, body, _FOUND, body_stays=True)
         return True
 
     def _give(self, request: Asking) -> Standing | None:
