@@ -34,14 +34,33 @@ _PULL: Final = {  # what a pull has to say besides
 _ANSWERS: Final = (codes.SUCCESS, codes.PULL_NOT_FOUND, codes.PULL_RETRY_IMMEDIATELY, codes.PULL_OFFSET_MOVED)
 
 
-class BulkReads:
-    """Reads of one range. With `turn`, a number, tasks take replicas in turn."""
+class Ahead:
+    """What a reader of ranges asked a broker for and did not wait for yet: an offset of one of his ranges."""
 
-    def __init__(self, cluster: Cluster, wanted: QueueRange, turn: int, timeout_ms: int) -> None:
+    __slots__ = ("_asked",)
+
+    def __init__(self) -> None:
+        self._asked: tuple[SocketConnection, QueueRange, int] | None = None
+
+    def note(self, connection: SocketConnection, wanted: QueueRange, offset: int) -> None:
+        self._asked = connection, wanted, offset
+
+    def take(self, connection: SocketConnection, wanted: QueueRange, offset: int) -> bool:
+        """Whether it was that; nothing is asked for any more."""
+        asked, self._asked = self._asked, None
+        return asked == (connection, wanted, offset)
+
+
+class BulkReads:
+    """Reads of one range. With `turn`, a number, tasks take replicas in turn. Reads of a row of ranges share `ahead`."""
+
+    def __init__(
+        self, cluster: Cluster, wanted: QueueRange, turn: int, timeout_ms: int, ahead: Ahead | None = None
+    ) -> None:
         self._cluster = cluster
         self._wanted = wanted
         self._timeout_ms = timeout_ms
-        self._ahead: tuple[SocketConnection, int] | None = None
+        self._ahead = ahead or Ahead()
         self._last: SocketConnection | None = None
         self._code = codes.BULK_READ
         self._replica = self._chosen(turn)
@@ -62,14 +81,22 @@ class BulkReads:
 
     def ask_ahead(self, offset: int) -> None:
         """Ask whoever answered last for what is at the offset, and do not wait."""
+        self._ask_last(self._wanted, offset)
+
+    def ask_for_next(self, wanted: QueueRange) -> None:
+        """The same of the range that is read behind this one."""
+        if wanted.broker_name == self._wanted.broker_name and wanted.size > 0:
+            self._ask_last(wanted, wanted.start)
+
+    def _ask_last(self, wanted: QueueRange, offset: int) -> None:
         if self._last is None:
             return
         try:
-            self._ask(self._last, offset)
+            self._ask(self._last, wanted, offset)
         except LogboomError as error:  # who asks at the offset finds out what that means
             log.debug("%s was not asked ahead: %s", self._last.address, error)
         else:
-            self._ahead = self._last, offset
+            self._ahead.note(self._last, wanted, offset)
 
     def _chosen(self, turn: int) -> str | None:
         try:
@@ -100,13 +127,12 @@ class BulkReads:
         return self._answer(master, offset)
 
     def _answer(self, connection: SocketConnection, offset: int) -> Command:
-        ahead, self._ahead, self._last = self._ahead, None, connection
-        if ahead != (connection, offset):
-            self._ask(connection, offset)
+        self._last = connection
+        if not self._ahead.take(connection, self._wanted, offset):
+            self._ask(connection, self._wanted, offset)
         return connection.answer(timeout_ms=self._timeout_ms, accept=_ANSWERS)
 
-    def _ask(self, connection: SocketConnection, offset: int) -> None:
-        wanted = self._wanted
+    def _ask(self, connection: SocketConnection, wanted: QueueRange, offset: int) -> None:
         ext = {
             "consumerGroup": READER_GROUP,
             "topic": wanted.topic,

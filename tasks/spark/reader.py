@@ -8,6 +8,7 @@ Each answer becomes a batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 import pyarrow as pa
 
@@ -16,7 +17,7 @@ from remoting.disk import Bytes
 from remoting.errors import ProtocolError, RequestError
 from remoting.frame import Command
 from tasks.spark import records
-from tasks.spark.bulk_reads import BulkReads
+from tasks.spark.bulk_reads import Ahead, BulkReads
 from tasks.spark.cluster import Cluster, Patience
 from tasks.spark.cold import ColdRanges, Sized
 from tasks.spark.meter import Meter, ReadFrom
@@ -42,17 +43,19 @@ def read_ranges(
     cold: ColdRanges | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of all ranges, range by range in offset order. Tasks of different `turn` read from different replicas."""
+    ahead = Ahead()
 
-    def of_brokers(wanted: QueueRange) -> Iterator[Sized]:
-        for body in _read_all(cluster, wanted, BulkReads(cluster, wanted, turn, timeout_ms), fail_on_data_loss):
+    def of_brokers(wanted: QueueRange, next_range: QueueRange | None = None) -> Iterator[Sized]:
+        reads = BulkReads(cluster, wanted, turn, timeout_ms, ahead)
+        for body in _read_all(cluster, wanted, next_range, reads, fail_on_data_loss):
             yield Sized(_batch(wanted, body, columns), len(body), ReadFrom.BROKERS)
 
     def decode(wanted: QueueRange, body: bytes) -> pa.RecordBatch:
         return _batch(wanted, body, columns)
 
-    for each in ranges:
+    for each, next_range in zip_longest(ranges, ranges[1:]):
         for batch, size, read_from in (
-            of_brokers(each) if cold is None else cold.read(each, columns, decode, of_brokers)
+            of_brokers(each, next_range) if cold is None else cold.read(each, columns, decode, of_brokers)
         ):
             if not batch.num_rows:
                 continue
@@ -73,8 +76,10 @@ def _batch(wanted: QueueRange, body: Bytes, columns: Sequence[str]) -> pa.Record
         raise ProtocolError(f"messages of {place} cannot be read: {error}") from error
 
 
-def _read_all(cluster: Cluster, wanted: QueueRange, reads: BulkReads, fail_on_data_loss: bool) -> Iterator[Bytes]:
-    """The records of each answer until the range is read or known to be gone."""
+def _read_all(
+    cluster: Cluster, wanted: QueueRange, next_range: QueueRange | None, reads: BulkReads, fail_on_data_loss: bool
+) -> Iterator[Bytes]:
+    """The records of each answer until the range is read or known to be gone. `next_range` is read behind it."""
     offset = wanted.start
     patience: Patience | None = None
     while offset < wanted.end:
@@ -85,6 +90,8 @@ def _read_all(cluster: Cluster, wanted: QueueRange, reads: BulkReads, fail_on_da
                 raise ProtocolError(f"{wanted.broker_name} answers messages but does not go on from {offset}")
             if following < wanted.end:
                 reads.ask_ahead(following)
+            elif next_range is not None:
+                reads.ask_for_next(next_range)
             yield answer.body
         elif answer.code == codes.PULL_OFFSET_MOVED or following <= offset:
             if offset >= int(answer.ext["maxOffset"]):

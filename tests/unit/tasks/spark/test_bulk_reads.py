@@ -80,6 +80,47 @@ def test_what_follows_is_on_its_way_before_an_answer_is_used(group: Group) -> No
         assert replica.reads == [100 * each for each in range(10)], "nothing is asked for twice, or behind the end"
 
 
+def test_the_next_range_is_on_its_way_before_the_last_answer_of_one_is_used(group: Group) -> None:
+    replica = group.replicas[0]
+    ranges = [WHOLE._replace(end=100), WHOLE._replace(start=500, end=600)]
+    with group.connect() as cluster:
+        batches = read_ranges(cluster, ranges, ("body",))
+        assert next(batches).num_rows == 100
+        wait_asked(replica, 2)
+        assert replica.reads == [0, 500]
+        assert [batch.num_rows for batch in batches] == [100]
+        assert replica.reads == [0, 500], "nothing is asked for twice"
+
+
+def test_a_replica_that_dies_between_two_ranges_is_left_for_the_master(group: Group) -> None:
+    replica = group.replicas[0]
+
+    def die() -> None:
+        if replica.pulls > 5:
+            replica.drop_pulls = 1
+
+    replica.on_pull = die
+    with group.connect() as cluster:
+        batches = read_ranges(cluster, [WHOLE._replace(end=500), WHOLE._replace(start=500)], ("body",))
+        assert [row["body"].decode() for batch in batches for row in batch.to_pylist()] == EVERYTHING
+    assert group.master.reads == [100 * each for each in range(5, 10)]
+    assert group.waited_s == 0
+
+
+def test_a_range_of_another_group_is_not_asked_of_this_one(group: Group) -> None:
+    [replica, _] = group.replicas
+    with FakeBroker("broker-b", answer_most=100) as other:
+        other.add_topic(TOPIC, 1)
+        for body in EVERYTHING:
+            other.store(TOPIC, 0, body.encode())
+        with group.connect() as cluster:
+            cluster._masters["broker-b"] = other.address
+            cluster._replicas["broker-b"] = []
+            batches = read_ranges(cluster, [WHOLE._replace(end=100), WHOLE._replace(broker_name="broker-b")], ("body",))
+            assert sum(batch.num_rows for batch in batches) == 100 + COUNT
+    assert replica.reads == [0]
+
+
 def wait_asked(broker: FakeBroker, times: int) -> None:
     """Wait until the broker's thread saw so many requests."""
     while len(broker.reads) < times:
