@@ -95,8 +95,9 @@ class DirectoryFiles:
     def _read_directly(self, descriptor: int, start: int, length: int) -> Bytes | None:
         """The same past the page cache; None where that is not possible."""
         skipped = start % PAGE_BYTES
-        memory = self._memory.take(skipped + length + PAGE_BYTES)
-        room = memory[: -(-(skipped + length) // PAGE_BYTES) * PAGE_BYTES]
+        whole = -(-(skipped + length) // PAGE_BYTES) * PAGE_BYTES
+        memory = self._memory.take(whole)
+        room = memory[:whole]
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)

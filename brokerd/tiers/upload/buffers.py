@@ -7,11 +7,11 @@ Large ones are made of large pages where the system has such: it finds and looks
 from __future__ import annotations
 
 import mmap
-from contextlib import suppress
 from typing import Final
 
+from brokerd.tiers.objects.page_memory import large_pages
+
 KEPT_BYTES: Final = 64 << 20  # between uploads
-_LARGE_PAGE: Final = 2 << 20
 
 Buffer = mmap.mmap
 
@@ -27,17 +27,9 @@ class Buffers:
         for number in reversed(range(len(self._free))):  # the last one may still be in the processor's cache
             if len(self._free[number]) >= size:
                 return self._free.pop(number)
-        return _new(size)
+        return large_pages(size)
 
     def give_back(self, buffer: Buffer) -> None:
         """Nobody looks at it any more. What are too many are left to the system."""
         if len(buffer) + sum(map(len, self._free)) <= KEPT_BYTES:
             self._free.append(buffer)
-
-
-def _new(size: int) -> Buffer:
-    buffer = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # what is shared is a file to the system
-    if size >= _LARGE_PAGE:
-        with suppress(OSError):  # a system that was built without them
-            buffer.madvise(mmap.MADV_HUGEPAGE)
-    return buffer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 
-from brokerd.tiers.objects.page_memory import PAGE_BYTES, PageMemory
+from brokerd.tiers.objects.page_memory import LARGE_PAGE_BYTES, PAGE_BYTES, PageMemory
 
 
 def address_of(view: memoryview) -> int:
@@ -44,6 +44,20 @@ def test_another_size_takes_other_memory() -> None:
     other = memory.take(1 << 20)
     assert len(other) == 1 << 20
     assert memory.free_bytes == 128 * 1024
+
+
+def test_what_nearly_fills_a_large_page_has_one() -> None:
+    memory = PageMemory()
+    for size, expected in (
+        (LARGE_PAGE_BYTES * 7 // 8, LARGE_PAGE_BYTES),
+        (LARGE_PAGE_BYTES, LARGE_PAGE_BYTES),
+        (LARGE_PAGE_BYTES * 7 // 8 - 1, LARGE_PAGE_BYTES * 7 // 8),
+        (LARGE_PAGE_BYTES + 1, LARGE_PAGE_BYTES + 128 * 1024),
+        (2 * LARGE_PAGE_BYTES - 1, 2 * LARGE_PAGE_BYTES),
+    ):
+        view = memory.take(size)
+        assert len(view) == expected
+        view[0] = view[-1] = 1
 
 
 def test_what_is_free_is_bounded_and_the_oldest_goes() -> None:
