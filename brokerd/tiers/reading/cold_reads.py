@@ -18,7 +18,7 @@ from brokerd.store.log.record_checks import FirstAstray, first_astray
 from brokerd.tiers.objects.interface import NotThere, ObjectStore, ObjectStoreError
 from brokerd.tiers.reading.cache import Cache, Piece
 from brokerd.tiers.reading.message_bytes import MessageBytes
-from brokerd.tiers.reading.pieces import MOST_BYTES, PART_BYTES, Range, parts_of, read_at_once
+from brokerd.tiers.reading.pieces import MOST_BYTES, PART_BYTES, Range, parts_of, read_at_once, read_part
 from brokerd.tiers.reading.places import Places
 from brokerd.tiers.reading.windows import LEAST, Windows
 from brokerd.tiers.upload.uploader import Loop
@@ -240,6 +240,7 @@ class ColdReads:
             return self._line[wanted][0]
         room = min(self.ahead().most_bytes, self.cache.max_bytes // _CACHE_PART)
         count = min(window, max(LEAST, room * segment.messages // max(1, segment.message_bytes)))
+        count = _whole_parts(count, segment)
         end = self.cache.room_behind(queue, first, min(end, first + count))
         self._line[wanted] = end, segment
         self._go_on()
@@ -356,10 +357,17 @@ class ColdReads:
 
     async def _piece(self, asked: Range, entries: bytes) -> Piece:
         """Raises ObjectStoreError, also when what is there is not what was stored."""
+        return Piece(asked.queue, asked.first, entries, await self._checked(asked, entries))
+
+    async def _checked(self, asked: Range, entries: bytes) -> Bytes:
+        """The entries' messages, which a thread looked at: who reads what is in files does not wait for a piece of megabytes."""
+        if asked.segment.form is Form.RAW:
+            at_once = self._objects.read_in_thread(partial(read_part, asked, entries, self._first_astray))
+            if at_once is not None:
+                return await at_once
         content = await self._messages.read(asked.queue, asked.segment, *asked.messages_place(entries))
-        # by a helper thread: who reads what is in files does not wait for a piece of megabytes
         await self._loop.aside(partial(asked.check, self._first_astray, content, entries))
-        return Piece(asked.queue, asked.first, entries, content)
+        return content
 
     def _dropped(self, piece: Piece) -> None:
         self._windows.dropped(piece.queue, piece.read_to)
@@ -367,8 +375,19 @@ class ColdReads:
 
 def _asked(max_count: int, max_bytes: int, messages: int, message_bytes: int) -> int:
     """About how many messages have room in an answer and in a part of a fetch, where so many have so many bytes."""
+    return max(1, min(max_count, _fitting(min(max_bytes, PART_BYTES), messages, message_bytes)))
+
+
+def _fitting(size: int, messages: int, message_bytes: int) -> int:
+    """About how many messages have room in so many bytes, where so many have so many."""
     of, parts = _FITTING
-    return max(1, min(max_count, min(max_bytes, PART_BYTES) * of // parts * messages // max(1, message_bytes)))
+    return size * of // parts * messages // max(1, message_bytes)
+
+
+def _whole_parts(count: int, segment: Segment) -> int:
+    """Messages that make parts which are nearly full, no more than so many: all parts have memory of about the same size."""
+    part = max(1, _fitting(PART_BYTES, segment.messages, segment.message_bytes))
+    return count - count % part if count > part else count
 
 
 def _select(

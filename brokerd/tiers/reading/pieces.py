@@ -68,9 +68,14 @@ class Range(NamedTuple):
 def read_at_once(wanted: Range, first_astray: FirstAstray, read: Read) -> tuple[list[bytes], Bytes]:
     """The entries in parts, and the messages of the first part, as they are stored. Raises ObjectStoreError."""
     parts = parts_of(wanted.whole_entries(read(wanted.entries_name, *wanted.entries_place)))
-    content = read(wanted.messages_name, *wanted.messages_place(parts[0]))
-    wanted.check(first_astray, content, parts[0])
-    return parts, content
+    return parts, read_part(wanted, parts[0], first_astray, read)
+
+
+def read_part(wanted: Range, entries: bytes, first_astray: FirstAstray, read: Read) -> Bytes:
+    """The entries' messages, as they are stored. Raises ObjectStoreError."""
+    content = read(wanted.messages_name, *wanted.messages_place(entries))
+    wanted.check(first_astray, content, entries)
+    return content
 
 
 def parts_of(entries: bytes) -> list[bytes]:

@@ -103,21 +103,25 @@ class Reader:
 
 async def test_where_threads_read_the_loop_hears_of_a_fetch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reader, "by_threads", True)
-    reader, heard = Reader(), 0
-    called = asyncio.BaseEventLoop.call_soon_threadsafe
-
-    def call_soon_threadsafe(self: asyncio.BaseEventLoop, *arguments: Any, **more: Any) -> Any:
-        nonlocal heard
-        heard += 1
-        return called(self, *arguments, **more)
-
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(type(loop), "call_soon_threadsafe", call_soon_threadsafe)
+    reader, heard = Reader(), hearing(monkeypatch)
     cold = reader.cold()
     assert cold.read(*QUEUE, 0, MESSAGES, MESSAGES, 1 << 30, None).is_coming
     await reader.fetched()
     assert len(reader.lengths) == 1
-    assert heard == 1
+    assert len(heard) == 1
+
+
+def hearing(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What the loop hears from threads from now on."""
+    heard: list[object] = []
+    called = asyncio.BaseEventLoop.call_soon_threadsafe
+
+    def call_soon_threadsafe(self: asyncio.BaseEventLoop, *arguments: Any, **more: Any) -> Any:
+        heard.append(arguments)
+        return called(self, *arguments, **more)
+
+    monkeypatch.setattr(type(asyncio.get_running_loop()), "call_soon_threadsafe", call_soon_threadsafe)
+    return heard
 
 
 async def test_a_helper_thread_looks_at_all_of_it() -> None:
@@ -262,6 +266,30 @@ async def test_what_a_long_window_brings_is_given_out_part_by_part(bulk_records:
     whole = sum(map(len, bulk_records[2:]))
     assert len(reader.lengths) == -(-whole // PART)
     assert max(reader.lengths) - min(reader.lengths) < 3000, "they are alike"
+
+
+async def test_where_threads_read_the_loop_hears_of_each_part_once(
+    bulk_records: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Reader, "by_threads", True)
+    reader, heard = Reader(bulk_records), hearing(monkeypatch)
+    cold = reader.cold(64 << 20)
+    cold._windows.read(QUEUE, -1, 0, 5000, was_last=True)  # one window has all
+    assert cold.read_joined(*QUEUE, 0, LONG_MESSAGES, 4096, PART).is_coming
+    await reader.fetched()
+    assert len(reader.lengths) > 2
+    assert len(heard) == len(reader.lengths)
+
+
+@pytest.mark.parametrize("window", [2000, 2500, 4000])
+async def test_a_long_window_has_parts_that_are_nearly_full(bulk_records: list[bytes], window: int) -> None:
+    reader = Reader(bulk_records)
+    cold = reader.cold(64 << 20)
+    cold._windows.read(QUEUE, 0, 1, window, was_last=False)
+    assert cold.read_joined(*QUEUE, 1, LONG_MESSAGES, 4096, PART).is_coming
+    await reader.fetched()
+    assert [(first, count <= window) for first, count in reader.asked] == [(1, True)]
+    assert all(PART * 7 // 8 < length <= PART for length in reader.lengths)
 
 
 @pytest.mark.parametrize("cache_bytes", [1, 1 << 20, 3 << 20])
