@@ -167,7 +167,7 @@ class ColdReads:
     def _was_read(self, wanted: Wanted, piece: Piece, next_offset: int, end: int, asked: int) -> None:
         queue, queue_offset = wanted
         self.hits += 1
-        self.cache.was_read(piece, next_offset)
+        self.cache.was_read(piece, next_offset, once=asked > LEAST)
         self._windows.read(queue, queue_offset, next_offset, asked, was_last=next_offset == piece.end)
         self._read_ahead(queue, piece, next_offset, end)
 

@@ -56,6 +56,44 @@ def test_what_was_read_first_goes_first_unless_somebody_uses_it_again() -> None:
     assert not dropped
 
 
+def test_who_reads_once_leaves_little_of_it_and_nothing_of_others_goes() -> None:
+    kept, dropped = cache(16)
+    shared = [piece(QUEUES[1], first * MESSAGES) for first in range(12)]
+    for each in shared:
+        kept.add(each)
+        kept.was_read(each, each.end)
+    for first in range(0, 40 * MESSAGES, MESSAGES):
+        once = piece(QUEUES[0], first)
+        kept.add(once)
+        kept.was_read(once, once.end, once=True)
+        assert len(kept) <= len(shared) + 2, "an eighth of the room"
+        assert kept.bytes == len(kept) * SIZE
+    assert all(kept.find(QUEUES[1], each.first) is each for each in shared)
+    assert [kept.find(QUEUES[0], first * MESSAGES) is not None for first in range(37, 40)] == [False, True, True]
+    kept.forget("T")
+    assert kept.bytes == kept._once_bytes == 0
+    assert not dropped
+
+
+def test_what_was_read_once_goes_before_what_others_read() -> None:
+    kept, dropped = cache(3)
+    read, once, ahead = (piece(QUEUES[0], first * MESSAGES) for first in range(3))
+    for each in (read, once, ahead):
+        kept.add(each)
+    kept.was_read(read, read.end)
+    kept.was_read(once, once.end, once=True)
+    kept.add(piece(QUEUES[1], 0))
+    assert [kept.find(QUEUES[0], each.first) is not None for each in (read, once, ahead)] == [True, False, True]
+    assert not dropped
+
+
+def test_a_piece_has_the_size_of_all_the_memory_that_it_keeps() -> None:
+    entries = UNIT.pack(0, BYTES, 0)
+    alone = Piece(QUEUES[0], 0, entries, bytes(BYTES))
+    part = Piece(QUEUES[0], 0, entries, memoryview(bytearray(5 * BYTES))[:BYTES].toreadonly())
+    assert part.size - alone.size == 4 * BYTES
+
+
 def test_readers_side_by_side_lose_nothing_that_is_read_ahead_for_them() -> None:
     """Each has one piece that he reads and one ahead, and room is for no more."""
     kept, dropped = cache(2 * len(QUEUES))
