@@ -19,6 +19,7 @@ from controllerd.raft.messages import Role, SoftState
 from controllerd.replicas.answers import master_fields, sync_state_set_body
 from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.requests import CountLives, ElectMaster
+from controllerd.replicas.standing_disks import disk_stands
 from controllerd.replicas.state import Group
 from controllerd.replicas.triggers import due_counts, due_elections
 from remoting import codes
@@ -99,6 +100,8 @@ class Elections:
             return "it has none, and a replica that may lead is there"
         if self._groups.table.is_dead(group, master_id, now_ms):
             return f"broker {master_id} is dead ({self._groups.table.why_dead(group, master_id, now_ms)})"
+        if successor is not None and disk_stands(group, self._groups.table, master_id):
+            return f"the disk of broker {master_id} stands still, that of broker {successor} works"
         if successor is not None:
             return f"the disk of broker {master_id} takes no message, that of broker {successor} does"
         return f"broker {master_id} restarted"

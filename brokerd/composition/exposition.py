@@ -294,6 +294,12 @@ def _replication(state: ReplicaFacts) -> list[Family]:
         _gauge("logboom_replication_highest_epoch", "the highest master epoch seen", state.highest_epoch),
         _gauge("logboom_replication_learner", "1 for a broker that copies without ever counting", int(state.learner)),
         _gauge("logboom_replication_failed", "1 when the broker ended its role for good", int(bool(state.failure))),
+        _gauge("logboom_disk_standing", "1 while a sync takes longer than a disk may", int(bool(state.disk_trouble))),
+        _gauge(
+            "logboom_disk_standing_seconds",
+            "for how long nothing has become durable that waits for it",
+            state.disk_standing_ms / 1000,
+        ),
     ]
     if state.leading is not None:
         families += _leading(state, state.leading)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from brokerd.replication.required_set.quorum import ALL, kind_of, weaknesses
 from brokerd.replication.required_set.replica_progress import MissingCopy
@@ -17,6 +18,8 @@ from brokerd.replication.roles.mastership import Mastership
 from brokerd.replication.settings import ReplicationSettings
 from remoting.facts.broker_state import EpochState, FollowingState, PeerState, QuorumState
 from remoting.facts.loop import LoopState
+
+_STANDS: Final = "its disk stands still: what is written to the log does not become durable, and is not acknowledged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,8 @@ class ReplicaFacts:
     """The role, the log, and whoever is followed or follows. `failure`: why the broker serves no more, empty while it does.
 
     `waiting_sends` groups of messages wait to be acknowledged, the first of them for `waited_ms`; `unacknowledged` counts those
-    that were answered with something else than success, by that.
+    that were answered with something else than success, by that. Nothing of the log has become durable for `disk_standing_ms`,
+    though something waits for it; `disk_trouble` is a sentence about that, where it is too long.
     """
 
     role: Role
@@ -76,6 +80,8 @@ class ReplicaFacts:
     refused_peers: Mapping[str, int] = field(default_factory=dict)
     controllers_error: str = ""
     stale_view: str = ""
+    disk_standing_ms: int = 0
+    disk_trouble: str = ""
 
 
 def driver_facts(driver: ReplicationDriver, now_ms: int) -> ReplicaFacts:
@@ -106,6 +112,8 @@ def driver_facts(driver: ReplicationDriver, now_ms: int) -> ReplicaFacts:
         unacknowledged={status.name: count for status, count in acks.ended.items()},
         refused_peers=dict(driver.channels.refused),
         stale_view=machine.stale_view,
+        disk_standing_ms=machine.disk.standing_ms,
+        disk_trouble=_STANDS if machine.disk.stands else "",
     )
 
 

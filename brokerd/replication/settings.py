@@ -108,6 +108,13 @@ class ReplicationSettings:
         live=True,
         original="syncFlushTimeout",
     )
+    disk_stands_ms: int = setting(
+        1000,
+        "a disk whose sync of the log takes longer stands still: another master is elected, if another one's works; 0 = never",
+        minimum=0,
+        maximum=600_000,
+        live=True,
+    )
     max_waiting_acks: int = setting(
         100_000, "appends that may wait for replicas at once", minimum=1, maximum=10_000_000
     )

@@ -17,10 +17,12 @@ from controllerd.processors.serving import Handles
 from controllerd.replicas.heartbeat import DEFAULT_TIMEOUT_MS, LOWEST_PRIORITY, Heartbeat, HeartbeatTable
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
+from remoting.facts.words import DiskPace
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
 _SAID: Final = {"true": True, "false": False}
+_PACES: Final = {each.value: each for each in DiskPace}  # another word is none, as of who does not say
 _NAMES: Final = (
     "clusterName",
     "brokerName",
@@ -38,6 +40,7 @@ _NAMES: Final = (
     "lostConfirmedOffset",
     "hasRoom",
     "lives",
+    "disk",
 )
 
 
@@ -125,4 +128,5 @@ class HeartbeatProcessor:
             lost_confirmed=fields.number(request, "lostConfirmedOffset", -1),
             has_room=_SAID.get(request.ext.get("hasRoom", "")),
             lives=fields.numbers(request, "lives", MOST_LIVES),
+            disk=_PACES.get(request.ext.get("disk", "")),
         )

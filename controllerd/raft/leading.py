@@ -117,6 +117,7 @@ class Leading:
             self._heartbeat_ticks = 0
             self._look_who_answered(in_time=not has_late_read)
             self.broadcast_heartbeat()
+            self._tell_transferee()
         return True
 
     def _has_late_read(self) -> bool:
@@ -211,11 +212,17 @@ class Leading:
         """Hand over to a voter as soon as it has everything; given up after an election timeout."""
         self.transferee = target
         self._transfer_ticks = 0
-        progress = self.progress[target]
-        if progress.match == self.log.last_index:
-            self._send(Message(MessageKind.TIMEOUT_NOW, self.id, target, self.term))
-        else:
-            self._try_send_append(target, progress, even_if_empty=True)
+        if not self._tell_transferee():
+            self._try_send_append(target, self.progress[target], even_if_empty=True)
+
+    def _tell_transferee(self) -> bool:
+        """Let it start an election now, if it has everything. It is told again with each heartbeat, should the word be lost: who
+        started one is in a later term, and hears of this one no more."""
+        target = self.transferee
+        if target is None or self.progress[target].match < self.log.last_index:
+            return False
+        self._send(Message(MessageKind.TIMEOUT_NOW, self.id, target, self.term))
+        return True
 
     def hand_over(self) -> None:
         """Before giving up for good: let the follower that has most start an election now."""
@@ -286,8 +293,8 @@ class Leading:
             self.broadcast_append()
         while self._try_send_append(message.sender, progress, even_if_empty=progress.needs_commit(self.log.committed)):
             pass
-        if message.sender == self.transferee and progress.match == self.log.last_index:
-            self._send(Message(MessageKind.TIMEOUT_NOW, self.id, message.sender, self.term))
+        if message.sender == self.transferee:
+            self._tell_transferee()
 
     # Reports of the shell
 

@@ -1,11 +1,11 @@
 """Who may become master, and why not (pure)
 
-Only a live member of the committed sync-state set may: it holds every acknowledged message. Among several the freshest wins, by
-(epoch, max offset) as a pair; then the lower election priority; then the lower id, so that all nodes choose alike. A live master
-stays, unless another member was designated or its process is not the one that was elected: a restarted broker gets a new epoch
-or gives way. Learners never lead, nor does an id that two processes claim: nobody can know which of their logs is the one that
-was counted. Unclean election, off by default, admits any live replica when no such member is there, and thereby loses what it
-lacks.
+Only a live member of the committed sync-state set may: it holds every acknowledged message. Among several, those whose disks
+stand still come last, for they would acknowledge nothing; then the freshest wins, by (epoch, max offset) as a pair; then the
+lower election priority; then the lower id, so that all nodes choose alike. A live master stays, unless another member was
+designated or its process is not the one that was elected: a restarted broker gets a new epoch or gives way. Learners never lead,
+nor does an id that two processes claim: nobody can know which of their logs is the one that was counted. Unclean election, off by
+default, admits any live replica when no such member is there, and thereby loses what it lacks.
 
 Who restarted without the end of its log, or cannot tell whether that was all, does not lead while another member may: but as the
 set's last member, or as the freshest of a majority of the set of which nobody else is there (`freshest_of_the_suspect`). The last
@@ -63,12 +63,14 @@ def choose_master(
         clean = [each for each in candidates if each.broker_id == suspect]
     if suspects and (better := in_place_of_the_last(group, live)) is not None:
         clean = [each for each in candidates if each.broker_id == better] or clean
+    clean = [each for each in clean if not each.disk_stands] or clean
     best = max(clean or (candidates if unclean else ()), key=_freshness, default=None)
     return Choice(broker_id=None if best is None else best.broker_id)
 
 
 def members_after(group: Group, elected: Observation, observed: Iterable[Observation]) -> tuple[int, ...]:
-    """The set of a master that is elected now: who of the set lives, and has lost nothing, stays.
+    """The set of a master that is elected now: who of the set lives, and has lost nothing, stays; but for those whose disks stand
+    still, where that of the master does not: sends would wait for them in vain until they leave.
 
     Under a master of RocketMQ's, which names no replication address, nobody does: it leaves out who is not connected to it yet.
     """
@@ -82,6 +84,7 @@ def members_after(group: Group, elected: Observation, observed: Iterable[Observa
         and not each.is_contested
         and not each.lost_tail
         and not runs_elsewhere(group, each)
+        and (elected.disk_stands or not each.disk_stands)
     }
     return tuple(sorted(staying | {elected.broker_id}))
 

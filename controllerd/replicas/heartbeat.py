@@ -30,7 +30,7 @@ from typing import Final
 
 from controllerd.replicas.requests import NOWHERE, Observation
 from controllerd.replicas.state import MAX_REPLICAS_IN_ALL, Group
-from remoting.facts.words import Cause
+from remoting.facts.words import Cause, DiskPace
 from remoting.liveness import Awake, Patience, Silence
 
 DEFAULT_TIMEOUT_MS: Final = 2000
@@ -70,8 +70,8 @@ class Heartbeat:
     `lost_tail`: it restarted without everything that it had acknowledged. `held` is the (epoch, offset) up to which the life
     before this one, or another process with its id, was known to have it, while this one has less; `held_elsewhere`: it was
     another process, on a directory of its own. `lost_confirmed`: how far what it lost says that the log was confirmed (-1: it
-    says nothing). `has_room`: its disk takes messages (None: it does not
-    say), as it has said since `room_since_ms`. `lives`: which incarnations its directory has seen (None: it does not say).
+    says nothing). `has_room`: its disk takes messages, as it has said since `room_since_ms`; `disk`: how its log becomes durable;
+    `lives`: which incarnations its directory has seen (None, of each: it does not say).
     """
 
     cluster_name: str
@@ -93,6 +93,7 @@ class Heartbeat:
     lost_confirmed: int = -1
     has_room: bool | None = None
     lives: tuple[int, ...] | None = None
+    disk: DiskPace | None = None
     room_since_ms: int = 0
     received_ms: int = 0
     since_ms: int = 0  # when this incarnation was heard first
@@ -117,6 +118,7 @@ class Heartbeat:
             is_contested=is_contested,
             held_elsewhere=self.held if self.held_elsewhere else NOWHERE,
             lives=self.lives if counts_lives else None,
+            disk_stands=self.disk is DiskPace.STANDS,
         )
 
 
@@ -143,7 +145,8 @@ class HeartbeatTable:
         return len(self._beats)
 
     def heartbeat(self, beat: Heartbeat, now_ms: int) -> bool:
-        """Take a heartbeat; True when it changes who is alive (first, revived, or another process of the same broker)."""
+        """Take a heartbeat; True when it changes who is alive (first, revived, or another process of the same broker), or whose
+        disk stands."""
         known = self._beats.get(beat.key)
         if known is None:
             if len(self._beats) >= 2 * MAX_REPLICAS_IN_ALL:
@@ -176,7 +179,7 @@ class HeartbeatTable:
         self._beats[beat.key] = taken
         self._twins.get(beat.key, {}).pop(beat.incarnation, None)
         self._learn(taken, now_ms, anew=known is None or known.is_closed or known.incarnation != beat.incarnation)
-        return not was_alive or known is None or known.incarnation != beat.incarnation
+        return not was_alive or known is None or known.incarnation != beat.incarnation or known.disk is not beat.disk
 
     def _note_twin(self, beat: Heartbeat, now_ms: int) -> None:
         """Another process claims an id that is not free."""

@@ -13,6 +13,7 @@ from typing import Final
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.lives import runs_elsewhere
 from controllerd.replicas.requests import ElectMaster, RegisterBroker, Request, Trigger
+from controllerd.replicas.standing_disks import disk_stands
 from controllerd.replicas.state import Group
 from remoting.facts.cluster_view import ElectionView
 from remoting.facts.words import Cause
@@ -87,7 +88,7 @@ def _cause(group: Group, table: HeartbeatTable, request: ElectMaster | RegisterB
     if request.trigger is Trigger.ADMIN:
         return Cause.ASKED
     if request.trigger is Trigger.CONTROLLER and request.designate:
-        return Cause.NO_ROOM
+        return Cause.DISK_STANDS if disk_stands(group, table, group.master_broker_id) else Cause.NO_ROOM
     if not group.had_master:
         return Cause.FIRST_MASTER
     if group.master_broker_id is None:

@@ -31,6 +31,7 @@ class Observation:
     `is_contested`: another process claims its id at the same time. `held_elsewhere`: the (epoch, offset) up to which another
     process with its id was known to have the log, while this one has less. `lives`: the incarnations that its directory
     has seen, this one among them, as far as they may be counted (None: it does not say, or not all controllers know of it).
+    `disk_stands`: what it writes does not become durable.
     """
 
     broker_id: int
@@ -44,6 +45,7 @@ class Observation:
     lost_confirmed: int = -1
     held_elsewhere: tuple[int, int] = NOWHERE
     lives: tuple[int, ...] | None = None
+    disk_stands: bool = False
 
     @property
     def position(self) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from controllerd.replicas.lives import lives_to_count
 from controllerd.replicas.records import MasterElected, SyncStateSetChanged
 from controllerd.replicas.requests import CountLives, ElectMaster, Observation, Trigger
 from controllerd.replicas.room import successor_with_room
+from controllerd.replicas.standing_disks import successor_with_working_disk
 from controllerd.replicas.state import Group, ReplicasState
 
 
@@ -35,7 +36,7 @@ def due_elections(
         if group is None:
             continue
         is_headless = needs_election(group, table, now_ms)
-        successor = None if is_headless else successor_with_room(group, table, now_ms)
+        successor = None if is_headless else _successor(group, table, now_ms)
         if not is_headless and successor is None:
             continue
         request = ElectMaster(
@@ -62,6 +63,12 @@ def due_elections(
         if is_due:
             due.append(request)
     return due
+
+
+def _successor(group: Group, table: HeartbeatTable, now_ms: int) -> int | None:
+    """Who is to lead instead of a living master whose disk is full or stands still; None when it keeps the lead."""
+    working = successor_with_working_disk(group, table, now_ms)
+    return successor_with_room(group, table, now_ms) if working is None else working
 
 
 def due_counts(

@@ -94,12 +94,25 @@ class Health(StrEnum):
     DOWN = "down"
 
 
+class DiskPace(StrEnum):
+    """How a broker's log becomes durable.
+
+    It stands when a sync has been under way for longer than a setting allows, and is slow from half of that on, and for a while
+    behind it. Whoever does not say so is none of these.
+    """
+
+    WORKS = "works"
+    SLOW = "slow"
+    STANDS = "stands"
+
+
 class Cause(StrEnum):
     """Why the controllers take a broker for dead, or gave its group another master.
 
     Connection closed, heartbeats stopped, never heard by the leader: of a broker that is gone. Restarted, lost tail: it came back
     as another process, or without the end of its log. Asked: by a person. First master: the group never had one. Candidate came:
-    it had none, and now there is one that may lead. No room: its disk took no message, and another one's did.
+    it had none, and now there is one that may lead. No room: its disk took no message, and another one's did. Disk stands: what
+    was written to it did not become durable, and what was written to another one's did.
     """
 
     CLOSED = "connection-closed"
@@ -111,6 +124,7 @@ class Cause(StrEnum):
     FIRST_MASTER = "first-master"
     CANDIDATE_CAME = "candidate-came"
     NO_ROOM = "no-room"
+    DISK_STANDS = "disk-stands"
     UNKNOWN = "unknown"
 
     @classmethod

@@ -31,6 +31,7 @@ _SAID: Final = {
     Cause.RESTARTED: "it restarted",
     Cause.LOST_TAIL: "it restarted without the end of its log",
     Cause.NO_ROOM: "its disk took no message, and another one's did",
+    Cause.DISK_STANDS: "its disk stood still, and another one's did not",
 }
 
 

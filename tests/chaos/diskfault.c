@@ -6,6 +6,7 @@
  *   bytes 24-31   each so-manieth of these calls
  *   bytes 32-39   how many calls there were so far while it was in force, on the chosen files
  *   bytes 40-47   how many of them were hit
+ *   bytes 48-55   1: those wait instead until this is in force no more, and reach the kernel then
  *   bytes 128-255 a part of the path of the chosen files, ended by a zero
  *
  * A call that is hit with an errno does not reach the kernel. What a process reads through a mapping is no call, and is not hit.
@@ -21,13 +22,14 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { READS = 1, WRITES = 2, SYNCS = 4, GROWS = 8 };
 enum { PASS, SHORT, FAIL };
 
 struct order {
-    int64_t in_force, calls, error, every, seen, hit, unused[10];
+    int64_t in_force, calls, error, every, seen, hit, stands, unused[9];
     char part[128];
 };
 
@@ -60,6 +62,12 @@ static int fate_of(int call, int fd) {
     int64_t seen = __atomic_add_fetch(&order->seen, 1, __ATOMIC_RELAXED);
     if (order->every > 1 && seen % order->every) return PASS;
     __atomic_add_fetch(&order->hit, 1, __ATOMIC_RELAXED);
+    if (order->stands) {
+        const struct timespec a_while = {.tv_nsec = 5000000};
+        while (order->in_force) nanosleep(&a_while, NULL);
+        errno = before;
+        return PASS;
+    }
     if (!order->error) return SHORT;
     errno = (int)order->error;
     return FAIL;

@@ -18,7 +18,7 @@ from tests.chaos.plan import DiskRule
 from tests.chaos.shim import compile_shim, compiler_missing, preloading
 
 _SOURCE: Final = Path(__file__).with_name("diskfault.c")
-_ORDER: Final = struct.Struct("=6q80x128s")
+_ORDER: Final = struct.Struct("=7q72x128s")
 _IN_FORCE: Final = struct.Struct("=q")
 _COUNTS_AT: Final = 32
 _CALLS: Final = {"read": 1, "write": 2, "sync": 4, "grow": 8}
@@ -40,7 +40,7 @@ class DiskFault:
         number = int(getattr(errno, rule.error)) if rule.error else 0
         part = rule.part.encode()
         with open(self._file, "r+b") as file:
-            file.write(_ORDER.pack(0, calls, number, rule.every, 0, 0, part))
+            file.write(_ORDER.pack(0, calls, number, rule.every, 0, 0, int(rule.stands), part))
         self._put_in_force(1)
 
     def obey(self) -> None:
@@ -52,7 +52,7 @@ class DiskFault:
 
     @property
     def hits(self) -> int:
-        """How many calls the present order, or the last one, has failed."""
+        """How many calls the present order, or the last one, has failed, or made wait."""
         _, hits = struct.unpack_from("=2q", self._file.read_bytes(), _COUNTS_AT)
         return int(hits)
 

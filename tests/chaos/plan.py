@@ -40,8 +40,8 @@ _RAFT: Final = "/raft/"
 class DiskRule:
     """What a daemon's disk does to calls on files with `part` in their paths: reads, writes, syncs, or what makes a file larger.
 
-    Each so-manieth of the calls ends with the errno, or transfers less than was asked for when `error` is empty. `ends`: the
-    daemon is to end of it, by itself.
+    Each so-manieth of the calls ends with the errno, or transfers less than was asked for when `error` is empty; with `stands` it
+    ends when the disk obeys again. `ends`: the daemon is to end of it, by itself.
     """
 
     part: str
@@ -49,9 +49,12 @@ class DiskRule:
     error: str = ""
     every: int = 1
     ends: bool = False
+    stands: bool = False
 
     def __str__(self) -> str:
         often = "each" if self.every == 1 else f"one of {self.every}"
+        if self.stands:
+            return f"{often} {'/'.join(self.calls)} on {self.part} does not end"
         return (
             f"{often} {'/'.join(self.calls)} on {self.part} {f'ends with {self.error}' if self.error else 'is short'}"
         )
@@ -110,6 +113,10 @@ class Faults:
         if self.disks:
             told["disk"] = {node: str(rule) for node, rule in self.disks.items()}
         return told
+
+    def stands(self, node: str) -> bool:
+        """Whether the node's disk ends no sync, while the node speaks."""
+        return node in self.disks and self.disks[node].stands
 
     def silences(self, node: str) -> bool:
         """Whether the node cannot be heard by some other daemon while its process does not end."""
@@ -336,6 +343,11 @@ def failing_leader(rng: random.Random, roles: Roles) -> Faults:
 def unreadable_master(_: random.Random, roles: Roles) -> Faults:
     """What of its log it does not have in memory: a replica that was away asks for it."""
     return Faults(disks={roles.master: DiskRule(_COMMITLOG, ("read",), "EIO")})
+
+
+def standing_master(_: random.Random, roles: Roles) -> Faults:
+    """Its disk takes writes and ends no sync, of whatever file."""
+    return Faults(disks={roles.master: DiskRule("/", ("sync",), stands=True)})
 
 
 def no_room_for_the_next_file(_: random.Random, roles: Roles) -> Faults:

@@ -21,6 +21,7 @@ _LIVENESS: Final = LivenessSettings()
 
 KILL_LIMIT_S: Final = 3.0
 MASTER_SILENT_LIMIT_S: Final = (_REPLICATION.controller_heartbeat_timeout_ms + _LIVENESS.scan_ms) / 1000 + 3
+MASTER_STANDS_LIMIT_S: Final = (_REPLICATION.disk_stands_ms + _REPLICATION.controller_heartbeat_ms) / 1000 + 3
 # The set is looked at far more often than four times a second; a quarter is what the rule allows.
 REPLICA_SILENT_LIMIT_S: Final = _REPLICATION.not_caught_up_ms / 1000 + 0.25 + 1
 
@@ -29,6 +30,8 @@ def limit_of(faults: Faults, roles: Roles) -> tuple[float, str]:
     """The longest that sends may stand still when the service is promised to recover, and why."""
     if faults.silences(roles.master):
         return MASTER_SILENT_LIMIT_S, "the master is silent"
+    if faults.stands(roles.master):
+        return MASTER_STANDS_LIMIT_S, "the master's disk stands still"
     if any(faults.silences(name) for name in roles.replicas):
         return REPLICA_SILENT_LIMIT_S, "a replica is silent"
     return KILL_LIMIT_S, "a connection closes"

@@ -127,6 +127,7 @@ SCENARIOS: Final = (
     _failing("D4", "EIO when the leader writes or syncs an election", disk_scripts.fail_the_leaders_disk),
     _failing("D5", "EIO when the master reads what a replica needs", disk_scripts.fail_what_only_a_replica_reads),
     _failing("D6", "no room for the next file, and elections", disk_scripts.refuse_the_next_file, recovers=False),
+    _failing("D7", "the master's disk ends no sync", inject(plan.standing_master)),
 )
 
 SHORT: Final = ("M1", "M2", "M3", "C2b")

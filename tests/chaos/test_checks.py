@@ -26,8 +26,15 @@ from tests.chaos.history import (
     body_of,
     message_name,
 )
-from tests.chaos.plan import Faults
-from tests.chaos.recovery import KILL_LIMIT_S, MASTER_SILENT_LIMIT_S, REPLICA_SILENT_LIMIT_S, limit_of, longest_pause
+from tests.chaos.plan import DiskRule, Faults
+from tests.chaos.recovery import (
+    KILL_LIMIT_S,
+    MASTER_SILENT_LIMIT_S,
+    MASTER_STANDS_LIMIT_S,
+    REPLICA_SILENT_LIMIT_S,
+    limit_of,
+    longest_pause,
+)
 from tests.chaos.scenarios import SCENARIOS, Scenario
 from tests.chaos.test_plan import ROLES
 from tests.chaos.verdict import in_force as in_force_problems
@@ -421,6 +428,9 @@ def test_the_limit_follows_from_what_was_hit() -> None:
     assert limit_of(Faults(kills=("b0", "b1", "c0")), ROLES)[0] == KILL_LIMIT_S
     assert limit_of(Faults(freezes=(ROLES.master,)), ROLES)[0] == MASTER_SILENT_LIMIT_S
     assert limit_of(Faults(freezes=(first, second)), ROLES)[0] == REPLICA_SILENT_LIMIT_S
+    stands = DiskRule("/", ("sync",), stands=True)
+    assert limit_of(Faults(disks={ROLES.master: stands}), ROLES)[0] == MASTER_STANDS_LIMIT_S
+    assert limit_of(Faults(disks={first: stands}), ROLES)[0] == KILL_LIMIT_S
 
 
 def test_a_pause_that_began_before_the_fault_counts_whole() -> None:

@@ -22,6 +22,7 @@ from tests.chaos.places import covered_blocks, is_mine, items, records, units
 from tests.chaos.plan import DiskRule
 from tests.chaos.rot import Rot
 from tests.chaos.shim import together
+from tests.support.cluster import comes_true
 
 SEGMENT = 16_384
 SHIMS_MISSING = diskfault.why_not()
@@ -178,3 +179,28 @@ print(
     fault.obey()
     done = subprocess.run(command, env=fault.environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["read", "wrote", "synced", "grew"]
+
+
+@pytest.mark.skipif(SHIMS_MISSING is not None, reason=str(SHIMS_MISSING))
+def test_calls_wait_until_the_disk_obeys_again(tmp_path: Path) -> None:
+    program = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+os.pwrite(fd, b"x", 0)
+print("wrote", flush=True)
+os.fdatasync(fd)
+print("synced", flush=True)
+"""
+    path = tmp_path / "file"
+    path.touch()
+    fault = diskfault.DiskFault(tmp_path, "b0")
+    fault.fail(DiskRule("/", ("sync",), stands=True))
+    command = [sys.executable, "-c", program, str(path)]
+    with subprocess.Popen(command, env=fault.environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "wrote\n"
+        assert comes_true(lambda: fault.hits == 1, 30)
+        assert process.poll() is None
+        fault.obey()
+        assert process.stdout.read() == "synced\n"
+    assert process.returncode == 0

@@ -159,6 +159,9 @@ def test_disks_that_fail_are_those_of_their_roles() -> None:
     ):
         (rule,) = draw(random.Random(1), ROLES).disks.values()
         assert (rule.part, rule.calls, rule.error, rule.every, rule.ends) == ("/commitlog/", calls, error, 1, False)
+    (rule,) = plan.standing_master(random.Random(1), ROLES).disks.values()
+    assert (rule.calls, rule.stands, rule.ends) == (("sync",), True, False)
+    assert str(rule) == "each sync on / does not end"
 
 
 def test_the_matrix_is_complete() -> None:
@@ -166,7 +169,7 @@ def test_the_matrix_is_complete() -> None:
     assert len(ids) == len(set(ids))
     published = {"C1", "C2a", "C2b", "C3", "F1", "F2a", "F2b", "F3", "L1", "L2", "L3", "P1", "P2", "P3"}
     ours = {f"X{n}" for n in range(1, 15)} | {"X15a", "X15b"}
-    disks = {f"{letter}{n}" for letter in "RD" for n in range(1, 7)}
+    disks = {f"{letter}{n}" for letter in "RD" for n in range(1, 7)} | {"D7"}
     assert published | ours | disks | {"M1", "M2", "M3", "M4"} == set(ids)
 
 

@@ -131,14 +131,13 @@ def caught_up(cluster: Cluster, name: str) -> bool:
 
 
 async def hand_leadership(admin: AdminClient, name: str) -> dict[str, str]:
-    """The answer to the request to hand it over; repeated where a starved machine missed the target, and elected another one, or
-    nobody: it has half a second for a vote, which goes to two disks first."""
-    for _ in range(4):
-        try:
-            return await blocking(admin.transfer_controller_leader, name)
-        except RequestError as refused:
-            if not any(each in str(refused) for each in ("was elected instead of", "did not take over in time")):
-                raise
+    """The answer to the request to hand it over; asked once more where a starved machine elected another one, or nobody: the
+    target has half a second for a vote, which goes to two disks first."""
+    try:
+        return await blocking(admin.transfer_controller_leader, name)
+    except RequestError as refused:
+        if not any(each in str(refused) for each in ("was elected instead of", "did not take over in time")):
+            raise
     return await blocking(admin.transfer_controller_leader, name)
 
 

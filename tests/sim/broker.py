@@ -441,7 +441,7 @@ class SimBroker(Node):
         self.after(self.rng.uniform(*self.sync_ms), self.guarded(self._run_checkpoint))
 
     def _run_checkpoint(self) -> None:
-        if not self._checkpoint_is_due:
+        if not self._checkpoint_is_due or self.disk.waits(lambda: self.after(0, self.guarded(self._run_checkpoint))):
             return  # it was done in the middle of a write
         self._checkpoint_is_due = False
         checkpoint = self._view
@@ -523,7 +523,8 @@ class SimBroker(Node):
 
     def _in_the_middle(self, path: str) -> Action | None:
         """The loop is about to write to the log. A thread that has something to do may do it just then."""
-        if not (self._sync_is_due or self._checkpoint_is_due) or not path.startswith("commitlog/"):
+        is_due = self._sync_is_due or self._checkpoint_is_due
+        if not is_due or self.disk.stands or not path.startswith("commitlog/"):
             return None
         if self.core.store.commitlog.turns.contents.locked():
             return None  # the scrubber's thread writes, and whoever comes waits until it has ended
@@ -534,7 +535,7 @@ class SimBroker(Node):
 
     def _sync(self) -> None:
         """The thread syncs; the loop hears of it, and what nobody waits for follows in the thread: in either order."""
-        if not self._sync_is_due:
+        if not self._sync_is_due or self.disk.waits(lambda: self.after(0, self.guarded(self._sync))):
             return  # it was done in the middle of a write
         self._sync_is_due = False
         store = self.core.store

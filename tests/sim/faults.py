@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.broker import SimBroker
 from tests.sim.controller import SimController
+from tests.sim.standing import stand
 from tests.sim.world import Node
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ class Injector:
             node.disk.no_more_faults()
             node.disk.capacity_bytes = 1 << 40
             if isinstance(node, SimBroker):
+                node.disk.go_on()
                 node.reconfigure(node.first_settings)
             if node.is_running and node.is_paused:
                 node.resume()
@@ -422,7 +424,12 @@ class Injector:
         node = self._node(rng)
         if node is None:
             return None
-        node.sync_ms = (20, rng.choice((100, 1500)))
+        most_ms = rng.choice((100, 1500, 0))
+        if not most_ms and isinstance(node, SimBroker):
+            length_ms = rng.uniform(500, 5000)
+            stand(node, length_ms)
+            return f"{node.name} stands still for {length_ms:.0f} ms"
+        node.sync_ms = (20, most_ms or 1500)
         self._world.after(rng.uniform(200, 2500), lambda: setattr(node, "sync_ms", _SYNC_MS))
         return f"{node.name} up to {node.sync_ms[1]} ms"
 

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from remoting.access.secret_file import load_secrets
@@ -164,6 +165,7 @@ class Cluster:
         groups: Sequence[str] = ("broker-a",),
         broker_settings: Sequence[str] = (),
         controller_settings: Sequence[str] = (),
+        broker_environments: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.groups = tuple(groups)
@@ -203,6 +205,7 @@ class Cluster:
                     *(word for assignment in broker_settings for word in ("--set", assignment)),
                 ],
                 logs / f"b{n}.log",
+                environment=broker_environments.get(n),
             )
             for n in range(replicas)
         ]

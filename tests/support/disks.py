@@ -378,6 +378,9 @@ class FaultyDisk(MemoryDisk):
         self._fail_sync_in: int | None = None
         self._fail_write_in: int | None = None
         self.in_the_middle: Callable[[str], Callable[[], None] | None] | None = None
+        self.stands = False
+        self.met_standing: Callable[[], None] | None = None  # told of a sync that is not one of those who wait
+        self._when_it_goes_on: list[Callable[[], None]] = []
 
     # -- orders ------------------------------------------------------------------------------------------------------------
 
@@ -392,6 +395,23 @@ class FaultyDisk(MemoryDisk):
     def fail_write_at(self, write: int) -> None:
         """Fail the given write from now with EIO, 1 being the next one."""
         self._fail_write_in = write
+
+    def stand(self) -> None:
+        """Take writes, and end no sync until `go_on`. Nobody waits in here: see `waits`."""
+        self.stands = True
+
+    def go_on(self) -> None:
+        """The syncs that wait end."""
+        self.stands = False
+        waiting, self._when_it_goes_on = self._when_it_goes_on, []
+        for each in waiting:
+            each()
+
+    def waits(self, sync: Callable[[], None]) -> bool:
+        """For a thread that is about to sync: whether it has to wait, and is done when the disk goes on."""
+        if self.stands:
+            self._when_it_goes_on.append(sync)
+        return self.stands
 
     def no_more_faults(self) -> None:
         """Take back the orders that have not come true yet."""
@@ -439,6 +459,8 @@ class FaultyDisk(MemoryDisk):
 
     def reach_sync_point(self) -> tuple[bool, bool]:
         self.counters.sync_points += 1
+        if self.stands and self.met_standing is not None:
+            self.met_standing()
         if self._lose_power_in is None:
             return True, False
         self._lose_power_in -= 1
@@ -528,6 +550,7 @@ class FaultyDisk(MemoryDisk):
     def _come_back(self) -> None:
         self.generation += 1
         self.is_off = False
+        self._when_it_goes_on.clear()
 
 
 def _pages(position: int, length: int) -> range:

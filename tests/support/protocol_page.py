@@ -33,15 +33,15 @@ name server. Clients are asked by brokers.
 actions, one of which must be allowed. A field that is absent demands nothing; when all are, the demand is on the Cluster. Retry
 and dead-letter topics belong to their Group.
 
-**Fields of our own.** A broker's heartbeat (904) says `hasRoom`, `true` or `false`: whether its disk takes messages. Who does not
-say it is left alone. END_TRANSACTION (37) of a transaction that began over gRPC must bring the `transactionId` that the check
-(39) told, or that the producer was answered; of others it is ignored. PROXY_CALL (12003) carries gRPC calls from replicas to
-their master by `method`; `$sends` carries several SendMessage calls (`brokerd/proxy/bundles.py`; a master that does not know it
-gets them one by one), and `$more` asks for the rest of an answer; `$push` goes the other way, with what the master says on a
-client's telemetry stream, `$answer` brings what the client answers, and `$stream_closed` that nobody listens there any more.
-HANDOVER_PASSED (12030) asks, with `topic`, `version` and `initMode` (0 or 1, as a pop's), whether `consumerGroup` has `passed`
-that version of the topic's placement in the queues here, and whether anything from before it is `left`; without a group only the
-latter. OPEN_GATE (12031) lets ordered
+**Fields of our own.** A broker's heartbeat (904) says `hasRoom`, `true` or `false`: whether its disk takes messages, and
+`disk`, `works`, `slow` or `stands`: how its log becomes durable. Who does not say it is left alone. END_TRANSACTION (37) of a
+transaction that began over gRPC must bring the `transactionId` that the check (39) told, or that the producer was answered; of
+others it is ignored. PROXY_CALL (12003) carries gRPC calls from replicas to their master by `method`; `$sends` carries several
+SendMessage calls (`brokerd/proxy/bundles.py`; a master that does not know it gets them one by one), and `$more` asks for the
+rest of an answer; `$push` goes the other way, with what the master says on a client's telemetry stream, `$answer` brings what
+the client answers, and `$stream_closed` that nobody listens there any more. HANDOVER_PASSED (12030) asks, with `topic`,
+`version` and `initMode` (0 or 1, as a pop's), whether `consumerGroup` has `passed` that version of the topic's placement in the
+queues here, and whether anything from before it is `left`; without a group only the latter. OPEN_GATE (12031) lets ordered
 groups wait no more for what of `topic` lies in the broker group `brokerName`.
 
 **Messages for a moment.** A send with `TIMER_DELAY_SEC`, `TIMER_DELAY_MS` or `TIMER_DELIVER_MS` (the first that is there

@@ -153,6 +153,7 @@ class StateWalk:
             connections=figures.connections(),
             # what is wrong now; what was wrong once and healed is history, in the log
             last_error=replica.failure
+            or replica.disk_trouble
             or figures.suspicion()
             or (following and (following.stuck or following.last_error))
             or figures.retention_doubt()

@@ -77,6 +77,7 @@ class ControllerSession(Session):
         self._retell_at_ms = now_ms
         self._told_of_epoch = -1  # the master epoch in which the controllers were last told of a lost tail
         self._proposal: tuple[Proposal, int] | None = None
+        self._pace_told = speaker.disk_pace
         self._twin_told = ""  # what was logged about another process with this identity
         if self.registration.broker_id is not None:
             driver.identified(self.registration.broker_id)
@@ -109,7 +110,8 @@ class ControllerSession(Session):
     # Events
 
     def tick(self, now_ms: int, wall_ms: int) -> None:
-        if now_ms + EARLY_MS >= self._heartbeat_at_ms:
+        if now_ms + EARLY_MS >= self._heartbeat_at_ms or self._speaker.disk_pace is not self._pace_told:
+            self._pace_told = self._speaker.disk_pace
             self._heartbeat_at_ms = now_ms + self._settings.controller_heartbeat_ms
             self._heartbeat(*self.addresses)
         if self.leader is None:

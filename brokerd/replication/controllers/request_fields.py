@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from brokerd.replication.controllers.identity import Lives, Registration
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.roles.role_machine import RoleMachine
+from remoting.facts.words import DiskPace
 
 
 @dataclass(slots=True)
@@ -34,6 +35,10 @@ class Speaker:
     def lacks_confirmed(self) -> bool:
         """Whether the log certainly lacks what was acknowledged."""
         return not self.tail_kept and self.lost_confirmed > self.machine.log.end_offset
+
+    @property
+    def disk_pace(self) -> DiskPace:
+        return self.machine.disk.pace
 
     def tail_judged(self) -> None:
         """The sync-state set is without this broker, and others have everything that was acknowledged."""
@@ -87,11 +92,18 @@ class Speaker:
             "heartbeatTimeoutMills": str(settings.controller_heartbeat_timeout_ms),
             "electionPriority": str(settings.election_priority),
             **room,
+            **self._disk(),
             **self._own(),
         }
 
     def _group_and_id(self) -> dict[str, str]:
         return self.group_fields() | {"brokerId": str(self.registration.broker_id)}
+
+    def _disk(self) -> dict[str, str]:
+        """How the log becomes durable, where somebody waits for that."""
+        settings = self.machine.settings
+        says = settings.ack_after_flush and settings.disk_stands_ms
+        return {"disk": self.disk_pace.value} if says else {}
 
     def _own(self) -> dict[str, str]:
         """What the original's requests do not carry: where this broker is reached, which life of it speaks, and the highest

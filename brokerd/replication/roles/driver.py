@@ -93,6 +93,7 @@ class ReplicationDriver:
         self.failure_listeners: list[Callable[[str], None]] = []
         self._confirm_told = -1
         self._seals: bool | None = None  # what the log was last told in this role
+        self._disk_stood = False  # as told in the log
         self._running = False
         self._not_sent_until_ms: dict[int, int] = {}  # of connections whose next bytes could not be read
         self._sender = LogSender(self.machine, seams.log, self.channels, seams.outlet)
@@ -165,6 +166,7 @@ class ReplicationDriver:
         if not self.machine.failure:
             self._take_real_end(now_ms)
             self.machine.flushed(self._log.flushed_offset, now_ms)
+            self._tell_of_disk()
             self._finish(now_ms)
 
     def hand_over(self, successor: int, master_epoch: int, wait_ms: int, hold_ms: int, told: Told, now_ms: int) -> None:
@@ -304,6 +306,7 @@ class ReplicationDriver:
         self._note_removed()
         self._take_real_end(now_ms)
         self.machine.tick(now_ms, interval_ms)
+        self._tell_of_disk()
         self._finish(now_ms)
         if self.machine.settings.max_transfer_bytes_per_s and self.machine.mastership is not None:
             for follower in self.machine.mastership.followers:  # those that had used up what they may be sent
@@ -320,6 +323,15 @@ class ReplicationDriver:
 
         self.acks.expire(now_ms, verdict)
         self._finish(now_ms)
+
+    def _tell_of_disk(self) -> None:
+        disk = self.machine.disk
+        if disk.stands != self._disk_stood:
+            self._disk_stood = disk.stands
+            if disk.stands:
+                log.error("the disk stands still: nothing of the log became durable for %d ms", disk.standing_ms)
+            else:
+                log.warning("the disk goes on")
 
     def is_calm(self, now_ms: int, for_ms: int) -> bool:
         """Whether a tick has nothing to do for so long."""

@@ -9,6 +9,9 @@ replicas have may be gone here), so it asks for an election instead.
 every waiting send fails, replication connections close, the epoch is persisted, and only then is the log touched. The role
 itself flips at once, since this object is asked by everyone; a step that fails leaves the broker fenced.
 
+While the disk stands still (`disk_watch`) nothing could be persisted, and whoever waited for it would serve and hear nobody. So a
+new view then ends the role alone, without a write, and is carried out when the disk goes on.
+
 `now_ms` comes in, effects go out through `take_effects`, in the order in which they must be carried out. `driver` is the
 one caller (and the simulator). Frames of connections that this role does not know are ignored: they were closed and are late.
 """
@@ -22,6 +25,7 @@ from typing import Final, NamedTuple
 from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
 from brokerd.replication.log import LogPosition
 from brokerd.replication.required_set.sync_state import REFUSALS, SyncState
+from brokerd.replication.roles.disk_watch import DiskWatch
 from brokerd.replication.roles.effects import (
     Ask,
     CloseConnection,
@@ -30,6 +34,7 @@ from brokerd.replication.roles.effects import (
     PersistEpochs,
     PersistMasterEpoch,
     Refusal,
+    RequestFlush,
     Role,
     RoleChanged,
     RoleView,
@@ -40,6 +45,7 @@ from brokerd.replication.roles.mastership import Mastership
 from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Piece, Reply
+from remoting.facts.words import DiskPace
 from remoting.invariants import monotonic
 from remoting.liveness import Awake
 
@@ -57,6 +63,7 @@ class Event(Enum):
     CLASSIC_MASTER = "settings name a master that knows no controllers"
     LOG_SETTLED = "the log is whole and durable up to its end"
     NEWER_EPOCH_SHOWN = "a replica has proven that it persisted a newer epoch"
+    DISK_STANDS = "there is a newer epoch, and the disk stands still, so it cannot be persisted yet"
     FAILED = "the disk refused, an invariant broke, or the broker stops"
 
 
@@ -91,6 +98,7 @@ _FROM_EACH_ROLE: Final[Mapping[Event, Switch]] = {
     Event.OTHER_ELECTED: Switch(_REPLICA, (*_LEAVE, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)),
     Event.ELECTED: Switch(_PROMOTING, (*_LEAVE, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
     Event.FAILED: Switch(_FENCED, _LEAVE),
+    Event.DISK_STANDS: Switch(_FENCED, _LEAVE),
 }
 
 SWITCHES: Final[Mapping[tuple[Role, Event], Switch]] = {
@@ -138,6 +146,8 @@ class RoleMachine:
         self._confirm_offset = min(max(confirm_offset, log.min_offset), log.end_offset)
         self._registered: set[int] = set()
         self._epoch_is_new = False  # no life of this broker knew the epoch of the present role before
+        self.disk = DiskWatch()
+        self._view_waits = False  # the newest view is to be carried out when the disk goes on
         self._outbox: list[Effect] = []
         self.awake = Awake(_TOLERATED_DELAY_MS)
         self.awake.tick(now_ms, 0)
@@ -184,9 +194,30 @@ class RoleMachine:
         self.stale_view = self._describe_twin(view) if self._names_twin(view) else ""
         if self.role is not Role.FENCED and view.master_epoch == self.master_epoch:
             self._observe_again(view, now_ms)
+        elif self.disk.stands:
+            self._observe_later(view, now_ms)
         else:
             self.view = view
             self._switch(self._event_of(view), now_ms)
+
+    def _observe_later(self, view: RoleView, now_ms: int) -> None:
+        """It is known from now on, so that clients are told who leads, and carried out when the disk goes on."""
+        if self._view_waits and self.view is not None and view.master_epoch < self.view.master_epoch:
+            return
+        self.view, self._view_waits = view, True
+        if self.role is not Role.FENCED:
+            self._switch(Event.DISK_STANDS, now_ms)
+
+    def _look_at_disk(self, now_ms: int, pause_ms: int = 0) -> None:
+        settings = self.settings
+        limit_ms = settings.disk_stands_ms if settings.ack_after_flush else 0
+        before = self.disk.pace
+        self.disk.look(self.log, now_ms, limit_ms, pause_ms)
+        if before is DiskPace.WORKS and self.disk.pace is not before:
+            self._outbox.append(RequestFlush())  # should nobody have asked for one, no disk is to blame
+        if self._view_waits and not self.disk.stands and self.view is not None:
+            self._view_waits = False
+            self.observe(self.view, now_ms)
 
     def _event_of(self, view: RoleView) -> Event:
         if view.master_id is None:
@@ -251,6 +282,7 @@ class RoleMachine:
                 self.mastership.advance()
         elif self.followership is not None:
             self.followership.flushed(now_ms)
+        self._look_at_disk(now_ms)
 
     def prefix_removed(self, min_offset: int) -> None:
         """Retention removed the files below `min_offset`."""
@@ -342,6 +374,7 @@ class RoleMachine:
     def tick(self, now_ms: int, interval_ms: int) -> None:
         """Called every `interval_ms`; a call that comes much later means that this process stood still, not the others."""
         pause_ms = self.awake.tick(now_ms, interval_ms)
+        self._look_at_disk(now_ms, pause_ms)
         if self.mastership is not None:
             if pause_ms:
                 self.mastership.discount_pause(pause_ms, now_ms)
@@ -421,6 +454,8 @@ class RoleMachine:
             return event.value
         if event is Event.OTHER_ELECTED:
             return f"broker {view.master_id} is master of epoch {view.master_epoch}"
+        if event is Event.DISK_STANDS:
+            return f"the disk stands still, and there is master epoch {view.master_epoch}"
         if event is Event.ELECTED:
             return f"this broker becomes master of epoch {view.master_epoch}"
         if event is Event.TWIN_ELECTED:

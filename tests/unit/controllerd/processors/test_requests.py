@@ -423,13 +423,14 @@ async def test_every_field_of_a_heartbeat_counts_also_when_the_others_are_as_bef
         "lostConfirmedOffset": "4",
         "hasRoom": "true",
         "lives": "4 5",
+        "disk": "stands",
     }
     for said in ({}, {}, *({name: value} for name, value in changes.items())):
         fields |= said
         assert (await connection.call(codes.BROKER_HEARTBEAT, fields, b"", 3000)).code == codes.SUCCESS
     assert heard[0] is heard[1]
     assert len(set(heard)) == 1 + len(changes)
-    for name in ("learner", "hasRoom"):
+    for name in ("learner", "hasRoom", "disk"):
         for _ in range(2):
             answer = await connection.call(codes.BROKER_HEARTBEAT, {**fields, name: "x" * 5000}, b"", 3000)
             assert answer.code == codes.SUCCESS

@@ -168,6 +168,23 @@ def test_a_leader_that_all_follow_counts_ticks_up_to_its_heartbeat_together() ->
     assert core.calm_ticks == 1
 
 
+def test_a_successor_is_told_again_with_each_heartbeat_until_the_time_is_over() -> None:
+    core = make_core(settings=CoreSettings(heartbeat_ticks=3))
+    elect(core)
+    acknowledge(core, 1)
+    acknowledge(core, 1, "n3")
+    drain(core)
+    proposals.transfer(core.serving(), "n2")
+    told = []
+    for tick in range(20):
+        told += [(tick, message.to) for message in drain(core) if message.kind is MessageKind.TIMEOUT_NOW]
+        core.tick()
+        for name in ("n2", "n3"):
+            core.step(Message(MessageKind.HEARTBEAT_RESPONSE, name, "n1", core.term))
+    assert told == [(0, "n2"), (3, "n2"), (6, "n2"), (9, "n2")]
+    assert core.transferee is None
+
+
 def test_one_vote_per_term_and_only_for_a_log_that_is_not_behind() -> None:
     core = make_core([1, 2], term=2)
     core.step(Message(MessageKind.VOTE, "n2", "n1", 3, index=1, log_term=2))

@@ -76,13 +76,14 @@ class Talk:
         if known_id is not None:
             self.disk.replace_bytes(IDENTITY_FILE, b"c#b#%d" % known_id)
         registration = Registration(IdentityFiles(self.disk, "c", "b"), "127.0.0.1:9", 77)
+        machine = RoleMachine(settings, EpochList([EpochEntry(3, 0)]), 5, LogPosition(0, 1000, 1000), 900, 0)
         self.session = ControllerSession(
             settings,
             Speaker(
                 BrokerNames("c", "b", "127.0.0.1:9", "ha", "grpc"),
                 registration,
                 4,
-                RoleMachine(settings, EpochList([EpochEntry(3, 0)]), 5, LogPosition(0, 1000, 1000), 900, 0),
+                machine,
                 tail_kept,
                 has_room=has_room,
                 lives=Lives(self.disk, 4),
@@ -91,6 +92,7 @@ class Talk:
             self.observer,
             0,
         )
+        self.machine = machine
         self.waiting: list[SessionRequest] = []
         self.oneway: list[SessionRequest] = []
 
@@ -222,7 +224,7 @@ def test_heartbeats_go_to_all_and_say_everything() -> None:
         "clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:9", "brokerId": "2", "epoch": "3",
         "maxOffset": "1000", "confirmOffset": "900", "heartbeatIntervalMills": "250", "heartbeatTimeoutMills": "1500",
         "electionPriority": "2147483647", "haAddress": "ha", "grpcAddress": "grpc", "incarnation": "4",
-        "highestMasterEpoch": "5", "lives": "4",
+        "highestMasterEpoch": "5", "lives": "4", "disk": "works",
     }  # fmt: skip
     talk.oneway.clear()
     talk.session.connected(B, talk.now_ms)
@@ -613,3 +615,29 @@ def test_heartbeats_say_whether_the_disk_takes_messages() -> None:
     talk = Talk()
     talk.tick()
     assert all("hasRoom" not in beat.ext for beat in talk.oneway), "nobody asks the disk"
+
+
+def test_heartbeats_say_at_once_how_the_log_becomes_durable() -> None:
+    talk = Talk()
+    talk.tick()
+    assert {beat.ext["disk"] for beat in talk.oneway} == {"works"}
+    talk.machine.log.end_offset += 10
+    said = []
+    for _ in range(40):
+        talk.oneway.clear()
+        talk.machine.tick(talk.now_ms + 50, 50)
+        talk.tick(50)
+        said.append([beat.ext["disk"] for beat in talk.oneway])
+    told = [words for words in said if words]
+    assert ["slow", "slow"] in told, "each controller hears it"
+    standing = said.index(["stands", "stands"])
+    settings = talk.machine.settings
+    assert 50 * (standing + 1) - settings.disk_stands_ms <= 100, "it does not wait for the next heartbeat"
+
+
+@pytest.mark.parametrize("settings", [{"ack_after": "append"}, {"disk_stands_ms": 0}])
+def test_who_waits_for_no_disk_says_nothing_of_it(settings: dict[str, object]) -> None:
+    talk = Talk(**settings)
+    talk.tick()
+    assert talk.oneway
+    assert all("disk" not in beat.ext for beat in talk.oneway)

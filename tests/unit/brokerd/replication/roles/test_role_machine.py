@@ -13,6 +13,7 @@ from brokerd.replication.roles.effects import (
     FailWaiters,
     PersistEpochs,
     PersistMasterEpoch,
+    RequestFlush,
     Role,
     RoleChanged,
     RoleView,
@@ -311,3 +312,88 @@ def test_a_switch_that_breaks_half_way_leaves_the_broker_fenced_and_does_nothing
     made.fail("an invariant broke", 0)
     assert made.role is Role.FENCED
     assert kinds(made.take_effects()) == [FailWaiters, CloseConnection, RoleChanged, FailWaiters]
+
+
+# A disk that stands still
+
+
+def standing(role: Role, *, until_ms: int = 2000) -> RoleMachine:
+    """A broker in the role, whose log has ten bytes that do not become durable."""
+    made = in_role(role)
+    made.log.end_offset += 10
+    for now_ms in range(50, until_ms + 1, 50):
+        made.tick(now_ms, 50)
+    assert made.disk.stands
+    made.take_effects()
+    return made
+
+
+def go_on(made: RoleMachine, now_ms: int) -> None:
+    made.flushed(made.log.end_offset, now_ms)
+
+
+@pytest.mark.parametrize("role", [Role.MASTER, Role.REPLICA], ids=lambda role: role.value)
+def test_while_the_disk_stands_a_newer_view_ends_the_role_and_writes_nothing(role: Role) -> None:
+    made = standing(role)
+    made.observe(view(3, 4), 2000)
+    assert made.role is Role.FENCED
+    assert made.acknowledged_offset == 0
+    effects = made.take_effects()
+    assert kinds(effects)[:1] == [FailWaiters]
+    assert RoleChanged(Role.FENCED, 3) in effects
+    assert not {PersistMasterEpoch, PersistEpochs, SettleLog} & {type(each) for each in effects}
+    assert made.view == view(3, 4), "clients are told who leads"
+    for now_ms in range(2050, 5000, 50):
+        made.tick(now_ms, 50)
+    assert made.take_effects() == [], "a broker without a role has nothing to do meanwhile"
+    go_on(made, 5000)
+    assert made.role is Role.REPLICA
+    assert made.take_effects() == [FailWaiters(), PersistMasterEpoch(4), RoleChanged(Role.REPLICA, 4), Connect("b3", 1)]
+
+
+def test_the_newest_of_the_views_is_carried_out_when_the_disk_goes_on() -> None:
+    made = standing(Role.MASTER)
+    for each in (view(2, 4), view(1, 6), view(3, 5), view(1, 3), view(2, 2)):
+        made.observe(each, 2000)
+    made.take_effects()
+    go_on(made, 2100)
+    assert made.role is Role.PROMOTING
+    assert made.take_effects() == [FailWaiters(), PersistMasterEpoch(6), SettleLog()]
+
+
+def test_a_disk_that_went_on_by_itself_is_noticed_by_the_next_look() -> None:
+    made = standing(Role.MASTER)
+    made.observe(view(None, 4), 2000)
+    made.log.flushed_offset = made.log.end_offset
+    made.tick(2050, 50)
+    assert kinds(made.take_effects())[-2:] == [PersistMasterEpoch, Ask.ELECTION]
+
+
+def test_a_master_whose_disk_stands_goes_on_as_long_as_nobody_else_is_elected() -> None:
+    made = standing(Role.MASTER)
+    made.observe(view(1, 3, {1, 2}, 7), 2000)
+    assert made.role is Role.MASTER
+    go_on(made, 2100)
+    assert made.role is Role.MASTER
+
+
+def test_before_a_disk_is_blamed_a_sync_is_asked_for() -> None:
+    made = in_role(Role.MASTER)
+    made.log.end_offset += 10
+    asked_ms = [
+        now_ms
+        for now_ms in range(50, 2001, 50)
+        if made.tick(now_ms, 50) is None and RequestFlush() in made.take_effects()
+    ]
+    assert len(asked_ms) == 1
+    assert asked_ms[0] < made.settings.disk_stands_ms
+
+
+def test_who_acknowledges_from_memory_blames_no_disk() -> None:
+    made = machine("1@0 3@100", end=100, ack_after="append")
+    made.observe(view(1, 4), 0)
+    made.log_settled(100, 0)
+    made.appended(110)
+    for now_ms in range(50, 5001, 50):
+        made.tick(now_ms, 50)
+    assert not made.disk.stands
