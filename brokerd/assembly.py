@@ -468,6 +468,7 @@ class Broker:
         if self._expirer is not None:
             self._expirer.cancel()
         states = self.core.tiers.states
+        self._processors.pull.settle()  # what it commits is taken now, and not any more behind this
         self.core.close()
         await self.replica.stop()
         await self._scrubber.stop()

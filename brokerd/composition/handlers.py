@@ -177,6 +177,7 @@ def build_processors(parts: Parts) -> Processors:
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
     replica.add_role_listener(lambda _role, _epoch: parts.locks.clear())
+    replica.add_hand_over_listener(partial(_record_offsets, pull, metadata))
     # what pulls are checked against
     replica.add_role_listener(lambda _role, _epoch: pull.look_again())
     metadata.listeners.append(lambda _change: pull.look_again())
@@ -230,6 +231,12 @@ def build_processors(parts: Parts) -> Processors:
         cold_requests=cold_requests,
         quick_pulls=quick,
     )
+
+
+def _record_offsets(pull: PullProcessor, metadata: MetadataService) -> None:
+    """What consumers told of their offsets up to now is recorded while that is possible."""
+    pull.settle()
+    metadata.commits.flush()
 
 
 def build_retry(core: BrokerCore, locks: QueueLocks) -> RetryService:

@@ -38,6 +38,7 @@ _PATIENCE_S: Final = 0.01  # for others to be served, and so far a share of the 
 _NO_REST_S: Final = 0.00002  # setting a timer takes as long
 _MOMENT_S: Final = 0.0001  # in which who was answered takes his answer
 _FIRST_GAP_S: Final = 0.001  # between two answers, before any was seen
+_LEAST_GAP_S: Final = 0.000001  # so many may be answered at one time that there is none
 _SLOWLY: Final = 8  # answers for a change of the gap, of which this part is let go by, too: some are later than others
 _DENSE_S: Final = 4 * _MOMENT_S  # a gap in which turns could not be but anywhere
 _EARLY: Final = 0.75  # of a gap
@@ -214,7 +215,7 @@ class ColdLine:
             self._listen(is_on=False)
         elif not self._is_turn:
             gap_s = min(now_s - self._answered_s, 2 * self._gap_s)  # one who came late says little of the next
-            self._gap_s += (gap_s - self._gap_s) / _SLOWLY
+            self._gap_s = max(_LEAST_GAP_S, self._gap_s + (gap_s - self._gap_s) / _SLOWLY)
             self._answered_s = now_s
             if self._patience is not None:
                 self._be_next()
@@ -277,7 +278,7 @@ class ColdLine:
             if of_one:
                 self._line[who] = of_one
             self._count -= 1
-            if standing.still():
+            if self._is_there(standing):
                 self.waits_s.observe(now_s - standing.since_s)
                 self._scheduler.call_soon(self._after)
                 try:
@@ -286,6 +287,13 @@ class ColdLine:
                     self._scheduler.call_soon(self._after_it)
                 return
         self._is_taken = False
+
+    def _is_there(self, standing: _Standing) -> bool:
+        try:
+            return standing.still()
+        except BaseException:
+            self._behind_all()  # who is behind him has nothing to do with that
+            raise
 
     def _run(self, turn: Callable[[], None]) -> None:
         before, used_s = self.others.done(), self.used_s()

@@ -10,7 +10,7 @@ read before it knew.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from brokerd.journal.journal import Journal
@@ -39,6 +39,9 @@ class OffsetCommits:
         self._tables = tables
         self._scheduler = scheduler
         self._now_ms = now_ms
+        # Of which (group, topic, queue) somebody may have been told offsets that come here later, and what brings them. He
+        # commits them as long as it is there: it goes with what is deleted.
+        self.elsewhere: dict[tuple[str, str, int], Callable[[], None]] = {}
         self._commits: dict[tuple[str, str, int], int] = {}
         self._waiters: list[Done] = []
         self._timer: Timer | None = None
@@ -50,11 +53,12 @@ class OffsetCommits:
     ) -> None:
         """Commit soon, or a little later what a pull carries; `done` None = nobody waits. While a reset is pending nothing
         happens, and that is fine."""
+        key = (group, topic, queue_id)
+        self._bring((key,))
         if self._tables.rules.pending_reset(group, topic, queue_id) is not None:
             if done is not None:
                 done(None)
             return
-        key = (group, topic, queue_id)
         if key not in self._commits and len(self._commits) >= MAX_PENDING_COMMITS:
             self.flush()
         self._commits[key] = offset
@@ -66,8 +70,16 @@ class OffsetCommits:
 
     def forget(self, is_gone: Callable[[tuple[str, str, int]], bool]) -> None:
         """What waits of (group, topic, queue) is not to be recorded: it is deleted, and would be there again."""
-        for key in [key for key in self._commits if is_gone(key)]:
-            del self._commits[key]
+        for waiting in (self._commits, self.elsewhere):
+            for key in [key for key in waiting if is_gone(key)]:
+                del waiting[key]
+
+    def _bring(self, keys: Iterable[tuple[str, str, int]]) -> None:
+        """Have here what was told before of these."""
+        if self.elsewhere:
+            for key in keys:
+                if key in self.elsewhere:
+                    self.elsewhere[key]()
 
     def _arm(self, at_s: float) -> None:
         if self._timer is not None:
@@ -78,6 +90,7 @@ class OffsetCommits:
     def set_all(self, entries: Mapping[tuple[str, str, int], int], done: Done) -> None:
         """Commit many at once, whatever their number; those that are reset are left out."""
         rules = self._tables.rules
+        self._bring(entries)
         wanted = [each for each in entries.items() if rules.pending_reset(*each[0]) is None]
         for key, _ in wanted:
             self._commits.pop(key, None)
@@ -86,8 +99,10 @@ class OffsetCommits:
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int], done: Done) -> None:
         """Let a group go on at other offsets, by queue: they are its offsets from now on, and pending until it was told."""
-        for queue_id in offsets:
-            self._commits.pop((group, topic, queue_id), None)
+        keys = [(group, topic, queue_id) for queue_id in offsets]
+        self._bring(keys)
+        for key in keys:
+            self._commits.pop(key, None)
         ends = list(map(list, offsets.items()))
         record = records.record(records.OFFSETS_RESET, self._now_ms(), group=group, topic=topic, o=ends)
         self._journal.record([record], done)

@@ -212,6 +212,7 @@ static uint64_t attend(struct carrier *carrier, uint64_t done, struct room *room
     }
     for (int n = room->count - 1; n >= 0; n--) { /* who takes the place of one that is given back had his turn, or came meanwhile */
         if (!polled[1 + n].revents) continue;
+        if (atomic_load(&carrier->recalled)) break; /* the loop may wait for that; who is ready is so the next time */
         done = carry_all(carrier, done, room);
         if (!serve_stay(room->stays[n], carrier->made, MADE_BYTES)) show_out(carrier, room, n);
     }

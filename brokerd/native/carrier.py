@@ -42,7 +42,9 @@ _MOST_PIECES: Final = _PIECES - _NEAR
 _MADE_BYTES: Final = 256 * 1024 + 512  # likewise
 _MOST_BYTES: Final = 4 * 1024 * 1024  # that wait for the thread
 _MISSED_NUMBERS: Final = 2
-_MOST_LOOKED_AT_S: Final = 0.1  # a file's mapping stays no longer than that after an answer was made of it
+# How often it is looked who is done. An answer's file is mapped no longer than that; who stays and asks no more is back, with
+# what he committed, in twice the time.
+_LOOK_S: Final = 0.025
 
 
 class _Batch(NamedTuple):
@@ -113,6 +115,8 @@ class Carrier:
         self._thread: threading.Thread | None = None
         self._event = self._summons = -1
         self._stays = Stays(library, self._at)
+        self._over: deque[Over] = deque()  # of which it was not told yet what was done
+        self._looked_to = 0  # up to which piece, when it was looked last whether somebody asks no more
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -246,6 +250,12 @@ class Carrier:
         """Have all who stay come back: something changed that requests are checked against. What comes now is the loop's."""
         self._stays.recall_all()
 
+    def take_stays_back(self) -> None:
+        """Return when nobody stays, and all is told that was done in stays. What comes from then on is the loop's, until somebody
+        stays again."""
+        self.finish_all()
+        self._tell()
+
     def _may_carry(self) -> bool:
         """Whether the thread may have one more answer."""
         if self._thread is None:
@@ -271,7 +281,7 @@ class Carrier:
         if self._seen < ticket:
             self._settle()
         if lender in self._stays:
-            self._stays.recall(lender)  # it goes on sending when it comes back
+            self._stays.recall_one(lender)  # it goes on sending when it comes back
             return True
         if self._seen >= ticket:
             return False
@@ -340,7 +350,19 @@ class Carrier:
                 else:
                     stay.lender.abort()
             assert self._loop is not None
-            self._loop.call_soon(_come_back, over)  # not at once, likewise
+            self._over.append(over)
+            self._loop.call_soon(self._come_back, over)  # not at once, likewise
+
+    def _tell(self) -> None:
+        while self._over:
+            over = self._over.popleft()
+            over.stay.told(over.told)
+
+    def _come_back(self, over: Over) -> None:
+        try:
+            self._tell()
+        finally:
+            over.stay.lender.come_back(over.left)
 
     def _give_back(self, number: int, written: int) -> Lender:
         """Of a piece so much was written."""
@@ -366,18 +388,14 @@ class Carrier:
             answer.lender.abort()
 
     def _see_in_time(self) -> None:
-        """Release what is done, also when nobody puts anything behind it."""
+        """Release what is done, also when nobody puts anything behind it. Have who stays for long come back, also when he asks
+        nothing more."""
         self._timer = None
-        self._stays.recall_all()
+        self._stays.recall(self._looked_to)
+        self._looked_to = self._put
         self._settle()
         self._look_in_time()
 
     def _look_in_time(self) -> None:
         if self._timer is None and self._loop is not None and (self._answers or self._stays):
-            self._timer = self._loop.call_later(_MOST_LOOKED_AT_S, self._see_in_time)
-
-
-def _come_back(over: Over) -> None:
-    stay, told, left = over
-    stay.told(told)
-    stay.lender.come_back(left)
+            self._timer = self._loop.call_later(_LOOK_S, self._see_in_time)

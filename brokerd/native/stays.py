@@ -106,7 +106,7 @@ class Stays:
         self._of[lender] = Stay(number, lender, own, log, kept, told)
         self._put(self._at, number, kind.asked, kind.slot, kind.wanted.pointer, descriptor, before - 1, LONGEST_NS)
 
-    def recall(self, lender: Lender) -> None:
+    def recall_one(self, lender: Lender) -> None:
         """Have its stay be over soon."""
         self._recall(self._at, self._of[lender].number)
 
@@ -115,12 +115,16 @@ class Stays:
         for stay in self._of.values():
             self._recall(self._at, stay.number)
 
-    def finish(self, ticket: int) -> None:
-        """Return when all are over whose tickets are no later; they are found by `over`."""
+    def recall(self, ticket: int) -> list[int]:
+        """Likewise of all whose tickets are no later. Their numbers."""
         those = [stay.number for stay in self._of.values() if stay.ticket <= ticket]
         for number in those:
             self._recall(self._at, number)
-        for number in those:
+        return those
+
+    def finish(self, ticket: int) -> None:
+        """Return when these are over; they are found by `over`."""
+        for number in self.recall(ticket):
             self._finish(self._at, number)
 
     def over(self) -> Iterator[Over]:

@@ -193,6 +193,7 @@ class Replica:
         self._ticked_ms = 0
         self._look: asyncio.TimerHandle | None = None  # whether the calm is over, for all that is appended till then
         self.add_role_listener = driver.role_listeners.append
+        self.add_hand_over_listener = driver.hand_over_listeners.append
         self.add_confirm_listener = driver.confirm_listeners.append
         self.on_failure = driver.failure_listeners.append
         self.add_damage_listener = driver.damage_listeners.append

@@ -120,18 +120,23 @@ class AnswerLayout:
         given: Standing,
         alike: tuple[ctypes.c_void_p, int],
         told: Callable[[Told], None],
-    ) -> None:
-        """Have the carrier's thread answer what the connection asks like that, of what was `given` and seen in this turn; where
-        there is one, and it is worth while. `told` gets to know what came of it."""
+    ) -> bool:
+        """Whether the carrier's thread answers what the connection asks like that, of what was `given` and seen in this turn:
+        where there is one, and it is worth while. `told` gets to know what came of it."""
         view = given.sight.view
         if self._carrier is None or view is None or reads.prefers_cold or not given.has_more:
-            return
-        self._carrier.have_stay(connection, Kind(*alike, given.area), view, given.kept, told)
+            return False
+        return self._carrier.have_stay(connection, Kind(*alike, given.area), view, given.kept, told)
 
     def recall_stays(self) -> None:
         """Have all that stay there come back; what comes from now on is answered by what is looked at then."""
         if self._carrier is not None:
             self._carrier.recall_stays()
+
+    def take_stays_back(self) -> None:
+        """The same, and return when they are back, and all is told."""
+        if self._carrier is not None:
+            self._carrier.take_stays_back()
 
     def _give_behind(self, connection: RemotingConnection, standing: Standing) -> Standing | None:
         """The same behind what the connection has to send."""

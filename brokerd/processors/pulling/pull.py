@@ -186,21 +186,34 @@ class PullProcessor:
     def have_stay(
         self, connection: RemotingConnection, terms: PullTerms, given: Standing, alike: tuple[ctypes.c_void_p, int]
     ) -> None:
-        """Have more requests like the one to which that was given just now answered beside the loop, for some milliseconds."""
-        if self._layout is not None and not self._rules.resets:
-            self._layout.have_stay(self._reads, connection, given, alike, partial(self._note_stay, connection, terms))
+        """Have more requests like the one to which that was given just now answered beside the loop, for some milliseconds: one
+        connection's at a time, of those that carry offsets of a queue. Before others say theirs, its own count."""
+        elsewhere = self._commits.elsewhere
+        if self._layout is None or self._rules.resets or (terms.commits and terms.reader in elsewhere):
+            return
+        bring = partial(PullProcessor.settle, self)  # which is no other stay's
+        note = partial(self._note_stay, connection, terms, bring)
+        if self._layout.have_stay(self._reads, connection, given, alike, note) and terms.commits:
+            elsewhere[terms.reader] = bring
 
-    def _note_stay(self, connection: RemotingConnection, terms: PullTerms, told: Told) -> None:
+    def _note_stay(
+        self, connection: RemotingConnection, terms: PullTerms, bring: Callable[[], None], told: Told
+    ) -> None:
+        elsewhere = self._commits.elsewhere
+        may_commit = elsewhere.get(terms.reader) is bring
+        if may_commit:
+            del elsewhere[terms.reader]
         connection.density.came_back(told.answers)
         if not told.answers:
             return
         read_ms = told.busy_ns / 1e6 / told.answers
         self._counters.pulled(terms.reader, told.messages, told.body_bytes, read_ms, told.answers)
-        if not self._checks.is_there(terms.checked):
-            return  # what was deleted meanwhile is not to have offsets again; who still reads says his with the next pull
-        self._pulled.note(terms.reader, told.next_offset)
+        # what was deleted meanwhile is not to have offsets again
+        if self._checks.is_there(terms.checked):
+            self._pulled.note(terms.reader, told.next_offset)
         try:
-            self._commit(terms, told.commit_offset)
+            if may_commit:
+                self._commit(terms, told.commit_offset)
         except LogboomError as error:  # nobody is left to be told
             log.warning("an offset that %s committed with a pull was not taken: %s", terms.group, error)
 
@@ -208,6 +221,11 @@ class PullProcessor:
         """Something changed that requests are checked against: none that comes now is answered by what was found out before."""
         if self._layout is not None:
             self._layout.recall_stays()
+
+    def settle(self) -> None:
+        """All that was done beside the loop counts when this returns: of offsets, what pulls carried."""
+        if self._layout is not None:
+            self._layout.take_stays_back()
 
     def _commit(self, terms: PullTerms, offset: int) -> None:
         """What a pull carries."""

@@ -87,6 +87,8 @@ class ReplicationDriver:
         self._authority = seams.authority
         # Told after every change of role, in the order of the switch: when it is MASTER the log is settled
         self.role_listeners: list[RoleListener] = []
+        # Called while messages are accepted for the last time before a planned switch
+        self.hand_over_listeners: list[Callable[[], None]] = []
         # Told the confirm offset whenever it rose, before the sends below it are answered
         self.confirm_listeners: list[Callable[[int], None]] = []
         # Told once when the disk refused something: the broker has no role any more and must stop
@@ -178,6 +180,9 @@ class ReplicationDriver:
             return
         if self._hand_over is not None:
             self._hand_over.end("another switch was asked for", self._log.end_offset, now_ms)
+        else:
+            for listener in self.hand_over_listeners:
+                listener()
         log.info("handing over to broker %d", successor)
         self._hand_over = HandOver(successor, wait_ms, hold_ms, now_ms, told)
         self._finish(now_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -452,6 +453,131 @@ def test_a_turn_that_fails_is_not_the_last_one() -> None:
         broker.turns.run()
     broker.turns.run()
     assert [who for who, _ in broker.had] == ["b"]
+
+
+def test_who_cannot_be_asked_whether_he_is_there_holds_up_nobody() -> None:
+    broker = Broker()
+
+    def fails() -> bool:
+        raise OSError("a reader's fault")
+
+    broker.line.stand("a", broker.read("a"), fails)
+    broker.line.stand("b", broker.read("b"))
+    with pytest.raises(OSError, match="fault"):
+        broker.turns.run()
+    broker.turns.run()
+    assert [who for who, _ in broker.had] == ["b"]
+
+
+def test_others_who_are_served_all_at_one_time_hold_up_nobody() -> None:
+    broker = Broker()
+    broker.line.stand("a", broker.read("a"))
+    broker.turns.run()
+    for _ in range(10_000):
+        broker.serve()
+    broker.line.stand("a", broker.read("a"))
+    broker.line.stand("b", broker.read("b"))
+    broker.turns.run(1000)
+    assert [who for who, _ in broker.had] == ["a", "a", "b"]
+
+
+class World(Broker):
+    """Anything happens in it, at any time."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng.choice((0.01, 0.1, 0.5, 0.9)))
+        self.rng = rng
+        self.stood = self.went = 0
+
+    def some_s(self) -> float:
+        return self.rng.choice((0.0, 0.00001, 0.0002, 0.001, 0.006, 0.02, 0.2)) * self.rng.random()
+
+    def ask(self) -> None:
+        """For a turn, of any kind, by anybody."""
+        how, who = self.rng.randrange(10), self.rng.choice("abcd")
+        enter = self.rng.choice((self.line.enter, self.line.stand))
+        takes_s = self.some_s()
+
+        def turn() -> None:
+            self.went += 1
+            self.read(who, takes_s)()
+            if how == 0:
+                raise OSError("a turn's fault")
+            if how == 1:
+                self.line.charge(1.0)
+            if how == 2 and self.stood < 2000:
+                self.ask()
+
+        def still() -> bool:
+            self.went += how in (3, 4)
+            if how == 4:
+                raise OSError("a reader's fault")
+            return how != 3
+
+        self.stood += 1
+        before, standing = self.went, self.line.standing
+        with suppress(OSError):
+            assert enter(who, turn, still)
+        assert self.went + self.line.standing > before + standing
+
+    def serve_some(self) -> None:
+        for _ in range(self.rng.choice((1, 1, 1, 3, 100))):
+            if self.rng.random() < 0.8:
+                self.serve()
+            else:
+                self.done += 1  # nobody is told
+
+    def go_on(self, ms: float) -> None:
+        """Whatever fails meanwhile is told to nobody here."""
+        end_s = self.turns.time() + ms / 1000
+        while self.turns.time() < end_s:
+            with suppress(OSError):
+                self.turns.run((end_s - self.turns.time()) * 1000)
+
+    def do_something(self) -> None:
+        match self.rng.randrange(12):
+            case 0 | 1 | 2:
+                self.ask()
+            case 3:
+                if self.line.take():
+                    self.turns.pass_s(self.some_s())
+                    self.line.charge(self.some_s())
+            case 4:
+                self.line.charge(self.some_s())
+            case 5:
+                self.share = self.rng.choice((0.01, 0.1, 0.5, 0.9))
+            case 6:
+                self.turns.pass_s(self.some_s())  # somebody holds the loop
+            case 7 | 8:
+                self.go_on(self.some_s() * 1000)
+            case _:
+                self.serve_some()
+
+    def serve_on(self) -> None:
+        if not self.are_gone:
+            self.serve_some()
+            self.turns.call_later(self.some_s(), self.serve_on)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_happens_all_have_their_turns(seed: int) -> None:
+    """As long as others are there and when they are gone: there is no state from which the line does not go on."""
+    world = World(Random(seed))
+    for _ in range(12):
+        world.are_gone = world.rng.random() < 0.3
+        world.serve_on()
+        for _ in range(world.rng.choice((3, 30, 100))):
+            world.do_something()
+            assert world.went + world.line.standing == world.stood
+        for _ in range(3):
+            if world.line.standing:
+                before = world.went
+                world.go_on(1500)
+                assert world.went > before, "the longest rest is shorter"
+        world.are_gone = True
+        world.go_on(60_000)
+        assert world.line.standing == 0
+        assert world.went == world.stood
 
 
 def test_a_turn_is_short_only_while_others_wait_for_its_end() -> None:

@@ -30,6 +30,10 @@ from tests.unit.brokerd.store.stores import dispatch_all, draft, put
 
 LONG_S = 1000
 Answer = tuple[int, int, str, bytes, str | None]
+ANOTHER_TOPIC = {
+    **{"topic": "t", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"},
+    **{"topicFilterType": "MULTI_TAG", "topicSysFlag": "0", "order": "false"},
+}
 FEW = 3  # messages of an answer, where many are to be had of what is seen at once
 
 
@@ -39,7 +43,7 @@ def _in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RemotingBroker, "library", native_library())
     monkeypatch.setattr(stays, "LONGEST_NS", LONG_S * 10**9)
     monkeypatch.setattr(taking, "_DENSE_S", LONG_S)
-    monkeypatch.setattr(carriers, "_MOST_LOOKED_AT_S", LONG_S)
+    monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
 
 
 @asynccontextmanager
@@ -61,6 +65,16 @@ async def stay(broker: Broker, peer: Peer, queue_id: int = 0) -> None:
     peer.pull(1, 1, queue_id, maxMsgNums=FEW)
     check(await peer.answer(), broker.expected(1, queue_id, FEW), 1 + FEW)
     assert len(broker.carrier._stays) >= 1
+
+
+async def stay_and_commit(broker: Broker, peer: Peer, offset: int) -> None:
+    """With the last pull, which is answered there."""
+    begun = broker.carrier.begun
+    while broker.carrier.begun == begun:
+        peer.pull(1, 0, maxMsgNums=FEW, sysFlag=FLAG_SUBSCRIPTION | FLAG_COMMIT)
+        await peer.answer()
+    peer.pull(1, offset, maxMsgNums=FEW, sysFlag=FLAG_SUBSCRIPTION | FLAG_COMMIT, commitOffset=offset)
+    await peer.answer()
 
 
 async def all_back(broker: Broker) -> list[Told]:
@@ -123,14 +137,87 @@ async def test_what_pulls_carry_of_offsets_is_committed(directory: Path) -> None
         assert broker.inner.progress.consumer_offset("g", "t", 0) == 39
 
 
+@on_both_loops
+async def test_what_pulls_carried_counts_when_it_is_settled(directory: Path) -> None:
+    """Behind that nothing may be recorded any more; and the client goes on."""
+    async with serving(directory, messages=400) as broker:
+        [peer] = await broker.connected(1)
+        for turn in range(3):
+            begun = broker.carrier.begun
+            for offset in range(100 * turn, 100 * turn + 20):
+                peer.pull(1, offset, maxMsgNums=1, sysFlag=FLAG_SUBSCRIPTION | FLAG_COMMIT, commitOffset=offset)
+                await peer.answer()
+            assert broker.carrier.begun > begun
+            assert broker.carrier._stays
+            broker.inner.pull.settle()
+            broker.inner.metadata.commits.flush()
+            assert broker.inner.progress.consumer_offset("g", "t", 0) == offset
+            assert broker.inner.progress.pulled.get("g", "t", 0) == offset + 1
+            assert not broker.carrier._stays
+        assert len(broker.carrier.stays) == broker.carrier.begun
+
+
+@on_both_loops
+async def test_of_two_who_commit_the_last_one_counts(directory: Path) -> None:
+    """Whoever of them stays, and however the other one says it."""
+    queue = {"consumerGroup": "g", "topic": "t", "queueId": 0}
+    async with serving(directory, messages=400) as broker:
+        one, other = await broker.connected(2)
+        for how in range(3):
+            await stay_and_commit(broker, one, 30)
+            if how == 0:
+                for _ in range(10):
+                    other.pull(1, 40, maxMsgNums=1, sysFlag=FLAG_SUBSCRIPTION | FLAG_COMMIT, commitOffset=40 + how)
+                    await other.answer()
+            elif how == 1:
+                broker.inner.ask(codes.UPDATE_CONSUMER_OFFSET, {**queue, "commitOffset": 40 + how})
+            else:
+                broker.inner.metadata.commits.set_all({("g", "t", 0): 40 + how}, lambda _: None)
+            await all_back(broker)
+            broker.inner.turns.run(100)
+            assert broker.inner.progress.consumer_offset("g", "t", 0) == 40 + how
+        assert not broker.inner.metadata.commits.elsewhere
+
+
+@on_both_loops
+async def test_an_offset_from_before_a_reset_does_not_come_behind_it(directory: Path) -> None:
+    """Though another client of the group hears of the reset before anything else is done."""
+    async with serving(directory, messages=400) as broker:
+        waits, reads = await broker.connected(2)
+        waits.pull(77, 400, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND)
+        await broker.until(lambda: broker.inner.pull.waiting_count == 1)
+        await stay_and_commit(broker, reads, 30)
+        broker.inner.answer(
+            codes.INVOKE_BROKER_TO_RESET_OFFSET, {"group": "g", "topic": "t", "timestamp": 0, "isForce": "true"}
+        )
+        assert (await waits.answer()).code == codes.PULL_OFFSET_MOVED
+        await broker.until(lambda: not broker.carrier._stays and len(broker.carrier.stays) == broker.carrier.begun)
+        broker.inner.turns.run(100)
+        assert broker.inner.progress.consumer_offset("g", "t", 0) == 0
+
+
+def test_a_connection_comes_back_though_what_was_done_cannot_be_told(tmp_path: Path) -> None:
+    async def ask() -> None:
+        async with staying(tmp_path) as (broker, peer):
+            asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+            broker.inner.pull._counters = None  # type: ignore[assignment]
+            broker.carrier.recall_stays()
+            peer.pull(2, 0, 900)
+            assert (await peer.answer()).code == codes.INVALID_PARAMETER
+
+    asyncio.run(ask())
+
+
 @pytest.mark.parametrize(
     ("code", "fields", "is_kept"),
     [
         (codes.DELETE_TOPIC_IN_BROKER, {"topic": "t"}, False),
         (codes.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": "true"}, False),
         (codes.UPDATE_AND_GET_GROUP_FORBIDDEN, {"group": "g", "topic": "t", "readable": "false"}, True),
+        (codes.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": "false"}, True),
+        (codes.UPDATE_AND_CREATE_TOPIC, ANOTHER_TOPIC, True),
     ],
-    ids=["topic", "group", "forbidden"],
+    ids=["topic", "group", "forbidden", "group, not its offsets", "topic changed"],
 )
 def test_what_pulls_carried_does_not_outlive_what_was_deleted(
     code: int, fields: dict[str, str], is_kept: bool, tmp_path: Path
@@ -152,8 +239,9 @@ def test_what_pulls_carried_does_not_outlive_what_was_deleted(
             [told] = await all_back(broker)
             assert told.commit_offset == 31
             broker.inner.turns.run(100)
-            found = broker.inner.progress.consumer_offset("g", "t", 0), broker.inner.progress.pulled.get("g", "t", 0)
-            assert found == ((31, 31 + FEW) if is_kept else (None, None))
+            assert broker.inner.progress.consumer_offset("g", "t", 0) == (31 if is_kept else None)
+            if not is_kept:
+                assert broker.inner.progress.pulled.get("g", "t", 0) is None
 
     asyncio.run(ask())
 
@@ -485,7 +573,7 @@ async def test_more_than_may_stay_are_served(directory: Path) -> None:
 
 def test_who_asks_no_more_is_back_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what he was to read from is let go."""
-    monkeypatch.setattr(carriers, "_MOST_LOOKED_AT_S", 0.001)
+    monkeypatch.setattr(carriers, "_LOOK_S", 0.001)
 
     async def ask() -> None:
         async with serving(tmp_path, messages=400) as broker:

@@ -47,6 +47,26 @@ def test_what_nobody_had_acknowledged_yet_is_on_the_new_master_too() -> None:
     assert PutStatus.SERVICE_NOT_AVAILABLE not in group.outcomes
 
 
+def test_what_is_to_be_recorded_is_so_before_nothing_is_taken_and_goes_along() -> None:
+    group = healthy()
+    recorded: list[bool] = []
+
+    def record() -> None:
+        recorded.append(group[1].driver.accepts_messages)
+        group.append(group[1])
+
+    group[1].driver.hand_over_listeners.append(record)
+    end = group[1].log.end_offset
+    ask(group, epoch=0)
+    assert not recorded, "it is not this master's epoch"
+    told = ask(group)
+    ask(group, 3)
+    assert recorded == [True], "once, as the second time nothing is taken"
+    assert group[1].log.end_offset > end
+    group.settle(2)
+    assert told.answers == [("another switch was asked for", group[1].log.end_offset)]
+
+
 def test_without_a_hand_over_the_same_switch_cuts_the_end() -> None:
     group = healthy()
     before = group[1].log.records()
