@@ -107,7 +107,7 @@ def create_topic(change: Change) -> dict[str, Any]:
     """Create a topic, or bring it to the wanted configuration, on every broker group or one of them."""
     name, queues, perm = change.parameters["name"], int(change.parameters["queues"]), int(change.parameters["perm"])
     group = change.parameters.get("group")
-    attributes = _tier_attributes(change.parameters)
+    attributes = _kept_attributes(change.parameters)
     answers = change.client.create_topic(name, queues, change.parameters["type"], perm, group, attributes)
     _record_some(change, answers)
     wanted = {"readQueueNums": queues, "writeQueueNums": queues, "perm": perm}
@@ -123,9 +123,11 @@ def create_topic(change: Change) -> dict[str, Any]:
     return _read_back_outcome(change, f"the topic {name}", is_confirmed)
 
 
-def _tier_attributes(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """What a topic is to say of its tier; nothing of what nobody asked for."""
+def _kept_attributes(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """What a topic is to say of how it is kept; nothing of what nobody asked for."""
     attributes = {}
+    if parameters.get("local_reserve_time") is not None:
+        attributes["local.reserve.time"] = str(parameters["local_reserve_time"])
     if parameters.get("tier_enable") is not None:
         attributes["tier.enable"] = "true" if parameters["tier_enable"] else "false"
     if parameters.get("tier_reserve_time") is not None:

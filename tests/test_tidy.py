@@ -89,7 +89,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["queues"],
         ["derived", "sight"],
         ["cold", "read_levels", "run"],
-        ["draft", "start", "store_reads"],
+        ["draft", "start", "store_reads", "wanted_files"],
         ["again", "index", "seams"],
         ["native_again"],
         ["scrub", "store"],

@@ -68,7 +68,7 @@ def open_store(ground: Ground, *, ask_first: bool = False) -> MessageStore:
     as in `MessageStore.load`."""
     settings, environment = ground.settings, ground.environment
     disk, level = environment.disk, ReadLevel(settings.tiers.value.read_level)
-    seams = StoreSeams(settings.code_rules, environment.library, ground.tier.cold, level)
+    seams = StoreSeams(settings.code_rules, environment.library, ground.tier.cold, level, ground.wishes.now)
     store = MessageStore(disk, settings.store, environment.wall_ms, ground.identity.store_host, seams)
     if settings.timers.value.files:
         store.followers.append(
@@ -131,6 +131,7 @@ class BrokerCore:
         self.sender = MessageSender(store, self.appends, rules, self.counters, self.transactions, self.timed)
         self._deleted_topics = DeletedTopics(store, self.metadata.tables, self.counters.statistics)
         self.metadata.listeners += [
+            ground.wishes.metadata_changed,
             self._deleted_topics.metadata_changed,
             self.pop.metadata_changed,
             self.progress.metadata_changed,

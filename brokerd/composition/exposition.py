@@ -12,6 +12,7 @@ from typing import Final
 
 from brokerd.composition.core import BrokerCore
 from brokerd.composition.grpc_families import grpc_families
+from brokerd.composition.retention_figures import retention_families
 from brokerd.composition.tier_figures import tier_families
 from brokerd.composition.timer_families import timer_families
 from brokerd.native.settings import PYTHON
@@ -134,6 +135,7 @@ class Exposition:
                 "1 while files stay that would go by this machine's clock, which other times contradict",
                 int(bool(store.retention_doubt)),
             ),
+            *retention_families(store),
             _gauge("logboom_store_full", "1 while the disk is too full to take messages", int(store.is_full)),
             _gauge(
                 "logboom_store_suspect",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
+from brokerd.metadata.local_policy import TopicWishes
 from brokerd.metadata.tables import MetadataTables
 from brokerd.store.log.record_checks import astray_finder
 from brokerd.tiers.in_log import TierInLog, TierReads, tier_reads
@@ -24,6 +25,7 @@ class Ground:
     metadata: MetadataTables
     timers: TimersInLog
     tier: TierReads
+    wishes: TopicWishes
 
 
 def make_ground(identity: BrokerIdentity, settings: CoreSettings, environment: Environment) -> Ground:
@@ -36,4 +38,4 @@ def make_ground(identity: BrokerIdentity, settings: CoreSettings, environment: E
     if tier is not None:
         first_astray = astray_finder(environment.library)
         reads = tier_reads(in_log, tier.objects, tier.loop, settings.tiers, first_astray)
-    return Ground(identity, settings, environment, metadata, TimersInLog(), reads)
+    return Ground(identity, settings, environment, metadata, TimersInLog(), reads, TopicWishes(metadata))

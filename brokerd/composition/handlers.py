@@ -12,6 +12,7 @@ from brokerd.cluster.routes import Routes
 from brokerd.composition.core import BrokerCore
 from brokerd.composition.environment import steady_ms, wall_ms
 from brokerd.composition.live_settings import LiveSettings
+from brokerd.composition.retention_figures import retention_state
 from brokerd.composition.tier_figures import tier_state, tiered_queues
 from brokerd.consuming.fetch_waits import FetchWaits
 from brokerd.consuming.key_queries import KeyQueries
@@ -133,6 +134,7 @@ def build_processors(parts: Parts) -> Processors:
         timer_topics=core.timers.waiting_by_topic,
         tier=lambda: tier_state(core.tiers, store),
         tiered_queue=tiered_queues(core.tiers, store),
+        retention=lambda: retention_state(store, live.retention.value),
         retention_doubt=lambda: core.store.retention_doubt,
         timers_doubt=lambda: core.timers.clock_doubt,
         index_lag_bytes=lambda: max(0, core.background.behind_bytes),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from brokerd.metadata import local_policy as local
 from brokerd.metadata import records
 from brokerd.metadata import tier_policy as tiers
 from brokerd.metadata.configs import ORDER_SCOPE, ORDER_SCOPES, GroupConfig, TopicConfig
@@ -212,6 +213,9 @@ def _check_attributes(attributes: Mapping[str, str]) -> None:
             rule = "-1 or a number of milliseconds"
         elif key in (tiers.ENABLE, tiers.RESERVE_TIME, tiers.EXPORT, tiers.ARCHIVE):
             problem = tiers.problem_of(key, value)
+            legal, rule = problem is None, problem or ""
+        elif key == local.RESERVE_TIME:
+            problem = local.problem_of(key, value)
             legal, rule = problem is None, problem or ""
         else:
             raise RequestError(codes.SYSTEM_ERROR, f"unsupported topic attribute {key!r}")

@@ -34,7 +34,7 @@ def reserved_time_ms(attributes: Mapping[str, str], otherwise_ms: int) -> int:
 
 def reserved_hours(attributes: Mapping[str, str]) -> int:
     """The same in hours; -1 = as the broker says."""
-    return int(attributes.get(RESERVE_TIME, "-1"))
+    return hours_of(attributes, RESERVE_TIME)
 
 
 def is_archived(attributes: Mapping[str, str], otherwise: bool) -> bool:
@@ -57,8 +57,22 @@ def problem_of(key: str, value: str) -> str | None:
     """What a value of one of these attributes must be, when it is not that; None when it is right, or the key is another one."""
     if key in (ENABLE, ARCHIVE) and value not in ("true", "false"):
         return "true or false"
-    if key == RESERVE_TIME and value != "-1" and not (value.isdecimal() and 0 < int(value[:16]) <= _LONGEST_HOURS):
-        return f"-1 or a number of hours up to {_LONGEST_HOURS}"
+    if key == RESERVE_TIME:
+        return problem_of_hours(value)
     if key == EXPORT and value not in ("parquet", "none"):
         return "parquet or none"
     return None
+
+
+def hours_of(attributes: Mapping[str, str], key: str) -> int:
+    """An attribute that is a number of hours; -1 = as the broker says, also where it is no such number: what was taken over from
+    RocketMQ was not checked."""
+    value = attributes.get(key, "-1")
+    return int(value) if problem_of_hours(value) is None else -1
+
+
+def problem_of_hours(value: str) -> str | None:
+    """What a number of hours must be, when the value is not that."""
+    if value == "-1" or (value.isdecimal() and 0 < int(value[:16]) <= _LONGEST_HOURS):
+        return None
+    return f"-1 or a number of hours up to {_LONGEST_HOURS}"

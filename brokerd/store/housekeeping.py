@@ -17,13 +17,18 @@ from typing import TypeVar
 
 from brokerd.store.log.retention import (
     FileAge,
+    RetentionDecision,
     believe_ages,
     claims_the_future,
     decide_going,
     decide_retention,
     describe_doubt,
+    expired_files,
     is_full,
+    overruled_text,
     refusal_text,
+    soon_ms,
+    surplus_files,
 )
 from brokerd.store.queues.consume_queue import DIRECTORY
 from brokerd.store.settings import RetentionSettings, StoreSettings
@@ -116,16 +121,40 @@ class Housekeeper:
     async def remove_old_files(self) -> None:
         """One round of retention."""
         usage = await self._usage()
-        now_ms = self._now_ms()
-        ages = await self._believed_ages(now_ms)
+        now_ms, own_ms = self._now_ms(), self._store.wall_ms()
+        ages = await self._ages(usage, now_ms, own_ms)
         store, retention = self._store, self._retention.value
         store.going_offset = decide_going(ages, usage, now_ms, retention)
-        own_ms, held_offset = store.wall_ms(), store.held_offset()
+        held_offset = store.held_offset()
         decision = decide_retention(ages, usage, held_offset, now_ms, store.is_full, retention)
         by_own_clock = decide_retention(ages, usage, held_offset, own_ms, store.is_full, retention)
         doubt = describe_doubt(now_ms, own_ms, by_own_clock.remove - decision.remove)
+        self._note_wanted(ages, decision, usage, now_ms)
         for removal in store.apply_retention(decision, refusal_text(usage, retention), doubt):
             await self._in_thread(removal)
+
+    async def _ages(self, usage: DiskUsage, now_ms: int, own_ms: int) -> list[FileAge]:
+        """The ages of the log's files, and how long topics want those that would go by one of the times, or soon. Some queues are
+        looked at in each turn of the loop; what is told is as it is now."""
+        store, wanted = self._store, self._store.wanted
+        while True:
+            ages, retention = await self._believed_ages(now_ms), self._retention.value
+            latest_ms = max(soon_ms(now_ms, retention), own_ms)
+            surplus = min(surplus_files(ages, usage, retention), retention.files_per_round)
+            count = max(expired_files(ages, latest_ms, retention), surplus)
+            files = [age for age in ages[:count] if age.end <= store.dispatch_offset]  # the queues have all of these
+            if not wanted.look_on(files, surplus, now_ms, latest_ms, retention.reserved_time_ms):
+                return wanted.marked(ages)
+            await asyncio.sleep(0)
+
+    def _note_wanted(self, ages: list[FileAge], decision: RetentionDecision, usage: DiskUsage, now_ms: int) -> None:
+        kept = self._store.wanted.kept
+        kept_before, overruled_before = kept.files, kept.overruled
+        self._store.wanted.note(ages, decision, now_ms)
+        if kept.files and not kept_before:
+            log.info("files of the log stay that are old, since topics want messages in them, first %s", kept.topic)
+        if overruled := kept.overruled - overruled_before:
+            log.warning("%s", overruled_text(usage, overruled, kept.overruled_topic, self._retention.value))
 
     async def _believed_ages(self, now_ms: int) -> list[FileAge]:
         """The ages of the log's files; what claims to be of the future is asked of the file system."""

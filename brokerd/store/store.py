@@ -47,6 +47,7 @@ from brokerd.store.start.log_recovery import RecoveredLog, recover_log
 from brokerd.store.start.suspicion import SuspectEnd, SuspicionFile, set_aside
 from brokerd.store.store_reads import StoreReads, Suspicion
 from brokerd.store.unit import Unit
+from brokerd.store.wanted_files import WantedFiles
 from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import DamagedRecord, NotMaster, RequestError, StorageError
@@ -111,6 +112,7 @@ class MessageStore(StoreReads):
         self.begin_times = BeginTimes(self.commitlog)
         self.durable = DurablePositions(page, self.commitlog)
         self.queues = ConsumeQueues(disk, settings, library=library)
+        self.wanted = WantedFiles(self.commitlog, self.queues, self.begin_times, seams.wishes)
         self.queue_offsets = QueueOffsets()
         self._most_run_bytes = self.commitlog.segment_size_bytes - FILLER_BYTES
         self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes, rules)

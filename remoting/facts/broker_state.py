@@ -61,7 +61,8 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """A topic. `tiered`: its messages are uploaded to the tier, None without one; they stay there for `tier_reserved_hours`,
+    """A topic. Its messages stay in the broker's files for `local_reserved_hours` at least, None = as long as the broker says.
+    `tiered`: its messages are uploaded to the tier, None without one; they stay there for `tier_reserved_hours`,
     None = as long as the broker says. `tier_archived`: what is merged there is compressed, None = as the broker says.
     `tier_exported`: workers write what is there as Parquet, too."""
 
@@ -71,6 +72,7 @@ class TopicState:
     read_queues: int = 0
     write_queues: int = 0
     system: bool = False
+    local_reserved_hours: int | None = None
     tiered: bool | None = None
     tier_reserved_hours: int | None = None
     tier_archived: bool | None = None
@@ -354,6 +356,21 @@ class ScrubState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionState:
+    """For how long files of the log stay: all for `reserved_ms`. `kept_files`, `kept_bytes` of them, are older, and stay because
+    topics want messages in them, the oldest because of `kept_topic`. `overruled_files` went since the start although topics
+    wanted messages in them, as the disk was full: the last one at `overruled_ms`, which `overruled_topic` wanted."""
+
+    reserved_ms: int
+    kept_files: int = 0
+    kept_bytes: int = 0
+    kept_topic: str = ""
+    overruled_files: int = 0
+    overruled_topic: str = ""
+    overruled_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTimesState:
     """What clients that reported to this broker measured in the last five to ten minutes.
 
@@ -401,6 +418,7 @@ class BrokerState(CamelCase):
     index_lag_bytes: int = -1
     kernel: str | None = None
     scrub: ScrubState | None = None
+    retention: RetentionState | None = None
     connections: int = 0
     last_error: str | None = None
     controllers_error: str | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from remoting.facts.broker_state import EpochState, GateState, MemberState, WaitingMessageGroup
+from remoting.facts.broker_state import EpochState, GateState, MemberState, RetentionState, WaitingMessageGroup
 from remoting.facts.history import HistoryEntry
 from remoting.facts.placements import TopicPlacement
 from remoting.facts.tier_state import TieredQueueState, TierState
@@ -105,8 +105,8 @@ class Replica:
 
     `process` and `pid` are None for a broker that the appliance's supervisor does not run; `pid` also while it is down.
     `absence`: what speaks against one that is not alive. `controllers_error` and `stale_view` as of a broker's state; they stand
-    since `cut_off_since_ms`. `claimed_by`: the address of a process that runs under the same identity and is refused. `scrub` is
-    None when it does not answer, or does not tell.
+    since `cut_off_since_ms`. `claimed_by`: the address of a process that runs under the same identity and is refused. `scrub` and
+    `retention` are None when it does not answer, or does not tell.
     """
 
     id: int
@@ -134,6 +134,7 @@ class Replica:
     cut_off_since_ms: int | None = None
     claimed_by: str | None = None
     scrub: Scrub | None = None
+    retention: RetentionState | None = None
 
     @property
     def label(self) -> str:
@@ -304,6 +305,12 @@ class Group:
         return tuple(each for each in self.replicas if each.scrub is not None)
 
     @property
+    def keeping(self) -> tuple[Replica, ...]:
+        """The replicas with files that stay because of topics, or that went although topics wanted them."""
+        told = ((each, each.retention) for each in self.replicas)
+        return tuple(each for each, state in told if state is not None and (state.kept_files or state.overruled_files))
+
+    @property
     def leaderless(self) -> bool:
         return self.master_id is None
 
@@ -354,7 +361,8 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic. `tiered`: its messages are uploaded to the tier of a broker group, None where none has one; `tier_reserved_hours`:
+    """A topic. Its messages stay in the brokers' files for `local_reserved_hours` at least, None = as long as the brokers say.
+    `tiered`: its messages are uploaded to the tier of a broker group, None where none has one; `tier_reserved_hours`:
     for how long they stay there, None = as long as the brokers say. `tier_archived`: what is merged there is compressed, None =
     as the brokers say. `tier_exported`: workers write what is there as Parquet, too."""
 
@@ -366,6 +374,7 @@ class Topic:
     message_count: int | None = None
     in_per_s: float | None = None
     placement: TopicPlacement | None = None
+    local_reserved_hours: int | None = None
     tiered: bool | None = None
     tier_reserved_hours: int | None = None
     tier_archived: bool | None = None

@@ -157,6 +157,7 @@ def _replica(told: ReplicaView, state: BrokerState | None, in_sync: Sequence[int
         controllers_error=state.controllers_error,
         stale_view=state.stale_view,
         scrub=_scrub(state),
+        retention=state.retention,
     )
 
 

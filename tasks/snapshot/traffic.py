@@ -106,6 +106,7 @@ def _topic(told: TopicState) -> Topic:
         type=told.type,
         perm=known(told.perm),
         system=told.system,
+        local_reserved_hours=told.local_reserved_hours,
         tiered=told.tiered,
         tier_reserved_hours=told.tier_reserved_hours,
         tier_archived=told.tier_archived,

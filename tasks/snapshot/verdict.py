@@ -18,6 +18,7 @@ from remoting.facts.words import ControllerRole, GroupKind, Health, Severity
 from tasks.snapshot.inputs import Look
 
 CRITICAL, WARNING = Severity.CRITICAL, Severity.WARNING
+_OVERRULED_MS = 3_600_000  # for so long it is told that files went which topics wanted
 CUT_OFF_MS = 5000  # a change of the leader, or of the master, cuts everybody off for a moment
 _TROUBLED = {"backing-off": "keeps ending and is started again", "failed": "cannot be started"}
 
@@ -96,6 +97,8 @@ def _about_group(look: Look, group: Group) -> Iterator[Reason]:
             yield _reason("broker-error", WARNING, text[:500], link)
         if replica.scrub is not None and replica.scrub.unrepaired:
             yield _reason("data-damaged", WARNING, _damage(name, replica, replica.scrub), link)
+        if (sentence := _overruled(look, name, replica)) is not None:
+            yield _reason("retention-overruled", WARNING, sentence, link)
         if replica.claimed_by is not None:
             text = (
                 f"{name}: two processes have the identity of {replica.label}: one at {replica.address}, and one at "
@@ -129,6 +132,18 @@ def _about_tier(group: Group, link: str) -> Iterator[Reason]:
             "consumers that were not there yet miss these messages."
         )
         yield _reason("tier-gap", WARNING, text, link)
+
+
+def _overruled(look: Look, name: str, replica: Replica) -> str | None:
+    """That files went lately which topics want kept."""
+    told = replica.retention
+    if told is None or told.overruled_ms is None or look.now_ms - told.overruled_ms >= _OVERRULED_MS:
+        return None
+    return (
+        f"{name}: the disk of {replica.label} is too full for what topics want: it removed files with messages that they want "
+        f"kept, the last one at {_time(told.overruled_ms)}, which {told.overruled_topic} wanted. Add room, or have topics want "
+        "less."
+    )
 
 
 def _damage(name: str, replica: Replica, scrub: Scrub) -> str:

@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from remoting.facts.broker_state import RetentionState
 from remoting.facts.snapshot import (
     ClusterSnapshot,
     Controller,
@@ -66,6 +67,21 @@ class ReplicaSerializer(FactSerializer):
         cut_off_since_ms="Milliseconds since 1970; since when the one or the other stands.",
         claimed_by="Where another process runs under its identity, on a copy of its data directory, and is refused.",
         scrub="Null when it does not answer.",
+        retention="Null when it does not answer.",
+    )
+
+
+class RetentionSerializer(FactSerializer):
+    """For how long files of a replica's log stay; counts of what went are since that replica started."""
+
+    fact = RetentionState
+    help_texts = told(
+        reserved_ms="All files stay for so long.",
+        kept_files="Files that are older, and stay since topics want messages in them.",
+        kept_topic="For which topic the oldest of them stays.",
+        overruled_files="Files that went as the disk was full, although topics wanted messages in them.",
+        overruled_topic="Which topic wanted the last of them.",
+        overruled_ms="Milliseconds since 1970; when that went.",
     )
 
 

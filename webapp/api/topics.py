@@ -57,6 +57,7 @@ class TopicSerializer(FactSerializer):
     fact = Topic
     hidden = ("perm", "queues")
     help_texts = told(
+        local_reserved_hours="For how long at least they stay in the brokers' files; null = as long as the brokers say.",
         tiered="Whether its messages are kept in a tier; null where no broker group has one.",
         tier_reserved_hours="For how long they stay there; null = as long as the brokers say.",
         tier_archived="Whether what is merged there is compressed; null = as the brokers say.",
@@ -83,6 +84,11 @@ class ChangeTopicSerializer(serializers.Serializer):
     type = serializers.ChoiceField(choices=TOPIC_TYPES, required=False)
     queues = serializers.IntegerField(required=False, help_text="Per broker group.")
     perm = serializers.IntegerField(required=False, help_text="2 write only, 4 read only, 6 both.")
+    local_reserve_time = serializers.IntegerField(
+        required=False,
+        help_text="Hours for which its messages stay in the brokers' files at least, -1 = as long as the brokers say; less than "
+        "that has no effect. A full disk removes them earlier.",
+    )
     tier_enable = serializers.BooleanField(
         required=False,
         help_text="Whether its messages are kept in the tier, where the brokers have one. True uploads what is still in their "
@@ -135,7 +141,8 @@ def etag(topic: Topic) -> str:
         if topic.tiered is None
         else [topic.tiered, topic.tier_reserved_hours, topic.tier_archived, topic.tier_exported]
     )
-    text = json.dumps([topic.name, topic.type, topic.perm, queues, *tier])
+    local = [] if topic.local_reserved_hours is None else [f"{topic.local_reserved_hours} hours in files"]
+    text = json.dumps([topic.name, topic.type, topic.perm, queues, *tier, *local])
     return f'"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
 
 

@@ -13,7 +13,7 @@ from webapp.operations.recent import was_made
 from webapp.rules import MAX_QUEUES, PERMISSION_BITS, TOPIC_TYPES, Rules, check_confirmation
 
 DEFAULT_QUEUES = 8
-MAX_TIER_HOURS = 876_000
+MAX_RESERVE_HOURS = 876_000
 EXPORT_FORMATS = ("none", "parquet")
 
 
@@ -26,13 +26,12 @@ def _validate(parameters: Parameters) -> Parameters:
         "perm": rules.choice("perm", tuple(PERMISSION_BITS), default=6),
         "group": rules.text("group", most=MAX_TOPIC_LENGTH) or None,
     }
+    if rules.has("local_reserve_time"):
+        cleaned["local_reserve_time"] = _hours(rules, "local_reserve_time")
     if rules.has("tier_enable"):
         cleaned["tier_enable"] = rules.flag("tier_enable")
     if rules.has("tier_reserve_time"):
-        hours = rules.integer("tier_reserve_time", least=-1, most=MAX_TIER_HOURS)
-        if hours == 0:
-            rules.refuse("tier_reserve_time", "must be at least one hour, or -1: as long as the brokers say")
-        cleaned["tier_reserve_time"] = hours
+        cleaned["tier_reserve_time"] = _hours(rules, "tier_reserve_time")
     if rules.has("tier_archive"):
         cleaned["tier_archive"] = rules.flag("tier_archive")
     if rules.has("tier_export"):
@@ -48,6 +47,13 @@ def _validate(parameters: Parameters) -> Parameters:
         rules.refuse("group", f"must be a broker group of this cluster: {', '.join(sorted(groups))}")
     rules.finish()
     return cleaned
+
+
+def _hours(rules: Rules, field: str) -> int:
+    hours = rules.integer(field, least=-1, most=MAX_RESERVE_HOURS)
+    if hours == 0:
+        rules.refuse(field, "must be at least one hour, or -1: as long as the brokers say")
+    return hours
 
 
 def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
@@ -66,24 +72,26 @@ def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def configuration(name: str) -> Parameters:
-    """The topic's type, queues and permission as the brokers have them now, and what it says of its tier, if it does."""
+    """The topic's type, queues and permission as the brokers have them now, and what it says of how it is kept, if it does."""
     with gateway.cluster() as client:
         found = client.topic_config(name)
     if not found:
         raise NotFound(f"There is no topic {name}.", code="topic-not-found")
     one = next(iter(found.values()))
     attributes = one.get("attributes") or {}
-    tier = {}
+    kept = {}
+    if "local.reserve.time" in attributes:
+        kept["local_reserve_time"] = int(attributes["local.reserve.time"])
     if "tier.enable" in attributes:
-        tier["tier_enable"] = attributes["tier.enable"] == "true"
+        kept["tier_enable"] = attributes["tier.enable"] == "true"
     if "tier.reserve.time" in attributes:
-        tier["tier_reserve_time"] = int(attributes["tier.reserve.time"])
+        kept["tier_reserve_time"] = int(attributes["tier.reserve.time"])
     if "tier.archive" in attributes:
-        tier["tier_archive"] = attributes["tier.archive"] == "true"
+        kept["tier_archive"] = attributes["tier.archive"] == "true"
     if "tier.export" in attributes:
-        tier["tier_export"] = attributes["tier.export"]
+        kept["tier_export"] = attributes["tier.export"]
     return {
-        **tier,
+        **kept,
         "type": attributes.get("message.type") or attributes.get("+message.type") or "NORMAL",
         "queues": one.get("writeQueueNums", DEFAULT_QUEUES),
         "perm": one.get("perm", 6) & 6,
@@ -142,6 +150,10 @@ def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:
     what = f"{verb} {parameters['name']}"
     if "queues" in parameters:
         what += f": {parameters['queues']} queues, {parameters['type']}, {PERMISSION_BITS[parameters['perm']]}"
+    if "local_reserve_time" in parameters:
+        hours = parameters["local_reserve_time"]
+        what += "; its messages stay in the brokers' files "
+        what += "as long as the brokers say" if hours < 0 else f"for {hours} hours at least"
     if "tier_enable" in parameters:
         what += "; its messages are kept in the tier"
         if not parameters["tier_enable"]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from django.http import QueryDict
 
+from remoting.facts.broker_state import RetentionState
 from remoting.facts.lag import Lag
-from remoting.facts.snapshot import Topic
+from remoting.facts.snapshot import Replica, Topic
 from remoting.facts.words import TopicKind
 from remoting.tier.names import EXPORTS, group_directory
 from webapp.accounts.permissions import Actor
@@ -23,6 +24,7 @@ from webapp.topics.purpose import DELAYED, HALF, in_order, purpose
 SHOWN = ("name", "type", "kind", "queue_count", "message_count", "in_per_s")
 COLUMNS = ("name", "type", "queue_count", "message_count", "in_per_s", "lag")
 TABS = {TopicKind.RETRY: "Retries", TopicKind.DEAD_LETTER: "Dead letters"}
+HOUR_MS = 3_600_000
 _UNKNOWN = Lag(None, at_least=False)
 
 
@@ -75,6 +77,11 @@ def topic(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
         "purpose": purpose(found) if found else None,
         "delaying": [group for group in snapshot.facts.groups if group.delays] if name == DELAYED else [],
         "deciding": [group for group in snapshot.facts.groups if group.transactions] if name == HALF else [],
+        "file_time_ms": min((each.reserved_ms for each in file_retention(snapshot)), default=None),
+        "local_has_effect": _has_effect(found, snapshot),
+        "keeping": [
+            (group, replica) for group in snapshot.facts.groups for replica in group.keeping if _is_about(replica, name)
+        ],
         "timers": waiting_by_topic(snapshot.facts.groups).get(name) if found else None,
         "timers_told": all(group.timers for group in snapshot.facts.groups),
         "tiered": found is not None and any(queue.tier is not None for queue in found.queues),
@@ -89,6 +96,23 @@ def topic(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
         "client_times": snapshot.client_times_of(topic=name) if found else [],
         "may_browse": actor.may("messages.read"),
     }
+
+
+def file_retention(snapshot: Snapshot) -> Iterable[RetentionState]:
+    """For how long the brokers that tell it keep files."""
+    return (each.retention for group in snapshot.facts.groups for each in group.replicas if each.retention is not None)
+
+
+def _has_effect(topic: Topic | None, snapshot: Snapshot) -> bool:
+    """Whether the topic wants its messages in files longer than some broker keeps all."""
+    hours = topic.local_reserved_hours if topic is not None else None
+    return hours is not None and any(hours * HOUR_MS > each.reserved_ms for each in file_retention(snapshot))
+
+
+def _is_about(replica: Replica, topic: str) -> bool:
+    """Whether files of the replica stay because of the topic, or went although it wanted them."""
+    told = replica.retention
+    return told is not None and topic in (told.kept_topic, told.overruled_topic)
 
 
 def _is_archived(topic: Topic, snapshot: Snapshot) -> bool:

@@ -13,7 +13,8 @@ from webapp.errors import NotFound, Problem
 from webapp.messages.views import send_choices
 from webapp.pages import form_page, live_page, needs, page, posted
 from webapp.rules import MAX_QUEUES, NAME_RULE, PERMISSION_BITS, TOPIC_TYPES
-from webapp.topics.changes import DEFAULT_QUEUES, EXPORT_FORMATS, MAX_TIER_HOURS, configuration, existing
+from webapp.topics.changes import DEFAULT_QUEUES, EXPORT_FORMATS, MAX_RESERVE_HOURS, configuration, existing
+from webapp.topics.live import file_retention
 
 FIELDS = ("name", "type", "queues", "perm", "group", "tier_enable", "tier_archive", "tier_export")
 
@@ -41,7 +42,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
 @needs("topics.write")
 def create(request: HttpRequest) -> HttpResponse:
     context = {**_choices(), "values": {"type": "NORMAL", "queues": DEFAULT_QUEUES, "perm": 6}}
-    return form_page(request, "topics/create.html", context, "topic.create", _given(request))
+    return form_page(request, "topics/create.html", context, "topic.create", _given(request, says_local=False))
 
 
 @require_http_methods(["GET", "POST"])
@@ -53,7 +54,9 @@ def edit(request: HttpRequest, name: str) -> HttpResponse:
             context["values"] = configuration(name)
         except Problem as problem:
             return page(request, "topics/edit.html", {**context, "problem": problem}, status=problem.status)
-    return form_page(request, "topics/edit.html", context, "topic.update", {**_given(request), "name": name})
+    known = snapshot.current().topics.get(name)
+    given = _given(request, says_local=known is None or known.local_reserved_hours is not None)
+    return form_page(request, "topics/edit.html", context, "topic.update", {**given, "name": name})
 
 
 @require_http_methods(["GET", "POST"])
@@ -91,7 +94,8 @@ def _choices() -> dict[str, Any]:
     tiers = [group.tier for group in snapshot.current().facts.groups if group.tier is not None]
     return {
         "tiers": tiers,
-        "most_hours": MAX_TIER_HOURS,
+        "most_hours": MAX_RESERVE_HOURS,
+        "file_times_ms": sorted({each.reserved_ms for each in file_retention(snapshot.current())}),
         "exports": EXPORT_FORMATS,
         "types": TOPIC_TYPES,
         "permissions": PERMISSION_BITS,
@@ -102,8 +106,12 @@ def _choices() -> dict[str, Any]:
     }
 
 
-def _given(request: HttpRequest) -> dict[str, Any]:
+def _given(request: HttpRequest, *, says_local: bool) -> dict[str, Any]:
+    """What the form says. Brokers of earlier releases refuse attributes that they do not know, so a topic that says nothing of
+    local files goes on to say nothing."""
     given = {field: request.POST[field] for field in FIELDS if field in request.POST}
-    if "tier_reserve_time" in request.POST:  # nothing = as long as the brokers say
-        given["tier_reserve_time"] = request.POST["tier_reserve_time"].strip() or "-1"
+    for field in ("local_reserve_time", "tier_reserve_time"):
+        hours = request.POST.get(field, "").strip()
+        if field in request.POST and (hours or says_local or field != "local_reserve_time"):
+            given[field] = hours or "-1"  # nothing = as long as the brokers say
     return given

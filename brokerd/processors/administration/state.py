@@ -25,6 +25,7 @@ from remoting.facts.broker_state import (
     GroupState,
     MissingState,
     QuorumState,
+    RetentionState,
     ScheduleState,
     ScrubState,
     TimerState,
@@ -64,6 +65,7 @@ class StateFigures:
     timers_doubt: Callable[[], str] = str  # why they do not go by this machine's clock; "" = they do
     timer_topics: Callable[[], Iterable[TopicTimers]] = tuple  # how many wait, looked at in steps
     tier: Callable[[], TierState | None] = lambda: None
+    retention: Callable[[], RetentionState | None] = lambda: None
     tiered_queue: TieredQueue | None = None  # what of a queue is where, with a tier
     gate_waits: Callable[[str], Iterable[GateWait]] = lambda group: ()  # of an ordered group, as `Gate` says
 
@@ -150,6 +152,7 @@ class StateWalk:
             index_lag_bytes=figures.index_lag_bytes(),
             kernel=figures.kernel,
             scrub=figures.scrub(),
+            retention=figures.retention(),
             connections=figures.connections(),
             # what is wrong now; what was wrong once and healed is history, in the log
             last_error=replica.failure

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from brokerd.metadata import tier_policy
+from brokerd.metadata import local_policy, tier_policy
 from brokerd.metadata.configs import TopicConfig
 from brokerd.processors.offsets.consumption import Consumption
 from remoting.facts.broker_state import QueueState, TopicState
@@ -108,6 +108,7 @@ class TopicStates:
     ) -> TopicState:
         name, has_tier = config.name, self._tiered_queue is not None
         hours = tier_policy.reserved_hours(config.attributes)
+        local_hours = local_policy.reserved_hours(config.attributes)
         return TopicState(
             name=name,
             type=config.message_type,
@@ -115,6 +116,7 @@ class TopicStates:
             read_queues=config.read_queue_nums,
             write_queues=config.write_queue_nums,
             system=self._consumption.metadata.names.is_system_topic(name),
+            local_reserved_hours=local_hours if local_hours >= 0 else None,
             tiered=tier_policy.is_kept(name, config.attributes) if has_tier else None,
             tier_reserved_hours=hours if hours >= 0 else None,
             tier_archived=tier_policy.says_archived(config.attributes),

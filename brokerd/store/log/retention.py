@@ -1,7 +1,8 @@
 """Which commitlog files go, and whether appends are refused, by age and by disk usage (pure).
 
 The oldest files go first, never the last one, and none that somebody still needs: undispatched or unsynced bytes, and every
-holder of a position that the store was told about (a replica in the middle of copying, pending timers, an upload).
+holder of a position that the store was told about (a replica in the middle of copying, pending timers, an upload). A file that
+is old stays while a topic wants a message in it kept (`store/wanted_files.py`), unless the disk needs the room.
 """
 
 from __future__ import annotations
@@ -23,21 +24,24 @@ _LATEST_MS: Final = 253_402_300_799_000  # of a time that can be written: the ye
 
 
 class FileAge(NamedTuple):
-    """One commitlog file. `newest_timestamp_ms` is at or after the store time of its last message, -1 when not known."""
+    """One commitlog file. `newest_timestamp_ms` is at or after the store time of its last message, -1 when not known. Until
+    `wanted_until_ms` some topic wants a message in it kept, 0 = none does, or nobody looked."""
 
     start: int
     end: int
     newest_timestamp_ms: int
+    wanted_until_ms: int = 0
 
 
 class RetentionDecision(NamedTuple):
     """Remove the `remove` oldest files; refuse what clients send from now on, or not, with `refuse_own` all else, too, but for
-    what lets files go, and with `refuse_moves` that as well."""
+    what lets files go, and with `refuse_moves` that as well. `kept` more would go if no topic wanted them."""
 
     remove: int
     refuse: bool
     refuse_own: bool = False
     refuse_moves: bool = False
+    kept: int = 0
 
 
 def decide_retention(
@@ -49,34 +53,56 @@ def decide_retention(
     settings: RetentionSettings,
 ) -> RetentionDecision:
     """`files` are all files, oldest first; `held_offset` is the smallest offset that somebody needs."""
-    percent = used_percent(usage)
-    roomy = 0 < settings.enough_free_bytes <= usage.free_bytes
-    expired = 0
-    while expired < len(files) and _is_expired(files[expired], now_ms, settings):
-        expired += 1
-    wanted = expired
-    if percent > settings.force_percent and not roomy and files:
-        surplus = usage.total_bytes - usage.free_bytes - usage.total_bytes * settings.force_percent // 100
-        file_size = files[0].end - files[0].start
-        wanted = max(wanted, -(-surplus // file_size))
     removable = 0
     while removable < len(files) - 1 and files[removable].end <= held_offset:
         removable += 1
+    expired = min(expired_files(files, now_ms, settings), removable)
+    unwanted = 0
+    while unwanted < expired and files[unwanted].wanted_until_ms <= now_ms:
+        unwanted += 1
+    going = min(max(unwanted, surplus_files(files, usage, settings)), removable)
     refuse = is_full(usage, refusing, settings)
-    refuse_own = refuse and percent > own_refuse_percent(settings)
+    refuse_own = refuse and used_percent(usage) > own_refuse_percent(settings)
     refuse_moves = refuse_own and usage.free_bytes < _MOVES_FILES * (files[0].end - files[0].start if files else 0)
-    return RetentionDecision(min(wanted, removable, settings.files_per_round), refuse, refuse_own, refuse_moves)
+    remove, kept = min(going, settings.files_per_round), max(0, expired - going)
+    return RetentionDecision(remove, refuse, refuse_own, refuse_moves, kept)
+
+
+def expired_files(files: Sequence[FileAge], now_ms: int, settings: RetentionSettings) -> int:
+    """How many files, from the oldest on, are older than files stay."""
+    expired = 0
+    while expired < len(files) and 0 <= files[expired].newest_timestamp_ms <= now_ms - settings.reserved_time_ms:
+        expired += 1
+    return expired
+
+
+def surplus_files(files: Sequence[FileAge], usage: DiskUsage, settings: RetentionSettings) -> int:
+    """How many files, from the oldest on, the disk has no room for, whatever their age and whoever wants them."""
+    roomy = 0 < settings.enough_free_bytes <= usage.free_bytes
+    if not files or roomy or used_percent(usage) <= settings.force_percent:
+        return 0
+    surplus = usage.total_bytes - usage.free_bytes - usage.total_bytes * settings.force_percent // 100
+    return min(len(files), -(-surplus // (files[0].end - files[0].start)))
 
 
 def decide_going(files: Sequence[FileAge], usage: DiskUsage, now_ms: int, settings: RetentionSettings) -> int:
     """Up to which position of the log files may go soon, so that what has to outlive them is stored again before that."""
     if not files:
         return 0
-    size = files[0].end - files[0].start
-    later_ms = now_ms + min(_AHEAD_MS, settings.reserved_time_ms // _AHEAD_PART)
-    fuller = DiskUsage(usage.total_bytes, max(0, usage.free_bytes - _AHEAD_FILES * size))
-    going = decide_retention(files, fuller, files[-1].end, later_ms, False, settings).remove
+    fuller = soon_used(files, usage)
+    going = decide_retention(files, fuller, files[-1].end, soon_ms(now_ms, settings), False, settings).remove
     return files[going].start
+
+
+def soon_ms(now_ms: int, settings: RetentionSettings) -> int:
+    """What goes until then goes soon."""
+    return now_ms + min(_AHEAD_MS, settings.reserved_time_ms // _AHEAD_PART)
+
+
+def soon_used(files: Sequence[FileAge], usage: DiskUsage) -> DiskUsage:
+    """The disk when some more files are written."""
+    size = files[0].end - files[0].start if files else 0
+    return DiskUsage(usage.total_bytes, max(0, usage.free_bytes - _AHEAD_FILES * size))
 
 
 def is_full(usage: DiskUsage, refusing: bool, settings: RetentionSettings) -> bool:
@@ -128,6 +154,15 @@ def describe_doubt(now_ms: int, own_ms: int, kept: int) -> str:
     )
 
 
+def overruled_text(usage: DiskUsage, count: int, topic: str, settings: RetentionSettings) -> str:
+    """That `count` files of the log go which topics want kept, one of them that topic."""
+    return (
+        f"this broker's disk is {used_percent(usage)} % full, and retention.force_percent is {settings.force_percent}: {count} "
+        f"{'file goes' if count == 1 else 'files go'} that topics want kept (local.reserve.time), as {topic} does; add room, or "
+        "have them want less"
+    )
+
+
 def refusal_text(usage: DiskUsage, settings: RetentionSettings) -> str:
     """Why no message is taken, and what ends that."""
     enough = settings.enough_free_bytes
@@ -144,10 +179,6 @@ def used_percent(usage: DiskUsage) -> int:
     if usage.total_bytes <= 0:
         return 100
     return -(-100 * (usage.total_bytes - usage.free_bytes) // usage.total_bytes)
-
-
-def _is_expired(file: FileAge, now_ms: int, settings: RetentionSettings) -> bool:
-    return 0 <= file.newest_timestamp_ms <= now_ms - settings.reserved_time_ms
 
 
 def _utc(time_ms: int) -> str:

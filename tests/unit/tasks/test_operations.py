@@ -41,13 +41,22 @@ def test_an_operation_is_carried_out_and_each_nodes_word_is_kept(redis: FakeRedi
     assert redis.published == [("logboom:refresh", "1")]
 
 
-def test_a_topic_says_of_its_tier_what_was_asked_for_and_nothing_else() -> None:
+def test_a_topic_says_of_how_it_is_kept_what_was_asked_for_and_nothing_else() -> None:
     admin = FakeAdmin("broker-a")
     done = run(
-        operation(**TOPIC, tier_enable=False, tier_reserve_time=-1, tier_archive=True, tier_export="parquet"), admin
+        operation(
+            **TOPIC,
+            local_reserve_time=72,
+            tier_enable=False,
+            tier_reserve_time=-1,
+            tier_archive=True,
+            tier_export="parquet",
+        ),
+        admin,
     )
     assert done.state == "succeeded"
     assert admin.topics["broker-a"]["orders"]["attributes"] == {
+        "local.reserve.time": "72",
         "tier.enable": "false",
         "tier.reserve.time": "-1",
         "tier.archive": "true",

@@ -574,6 +574,7 @@ def test_the_state_document(broker: RemotingBroker) -> None:
         "readQueues": 1,
         "writeQueues": 1,
         "system": False,
+        "localReservedHours": None,
         "tiered": None,
         "tierReservedHours": None,
         "tierArchived": None,

@@ -22,6 +22,11 @@ class Command(client.ConsoleCommand):
         create.add_argument("--type", choices=TOPIC_TYPES, default="NORMAL")
         create.add_argument("--queues", type=int, default=8, help="per broker group (default: 8)")
         create.add_argument("--group", help="on one broker group only")
+        create.add_argument(
+            "--local-hours",
+            type=int,
+            help="how long at least brokers' files keep them; -1: as the brokers say (default)",
+        )
         create.add_argument("--tier", choices=("on", "off"), help="whether the tier keeps its messages (default: on)")
         create.add_argument("--tier-hours", type=int, help="for how long; -1: as long as the brokers say (default)")
         create.add_argument(
@@ -51,6 +56,8 @@ class Command(client.ConsoleCommand):
             "queues": options["queues"],
             "group": options["group"],
         }
+        if options["local_hours"] is not None:
+            body["local_reserve_time"] = options["local_hours"]
         if options["tier"] is not None:
             body["tier_enable"] = options["tier"] == "on"
         if options["tier_hours"] is not None:
