@@ -78,6 +78,7 @@ from brokerd.store.log.record_checks import reads_agree
 from brokerd.store.log.run_copies import copies_agree
 from brokerd.store.log.syncs_in_c import SyncsInC
 from brokerd.store.native_again import again_agrees
+from brokerd.store.queues.named_tails import named_tails_agree
 from brokerd.store.queues.native_tails import tails_agree
 from brokerd.store.store_reads import Suspicion
 from brokerd.tiers.index.keys import keys_agree
@@ -121,6 +122,7 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         copies_agree,
         derive_agrees,
         tails_agree,
+        named_tails_agree,
         codes_agree,
         due_entries_agree,
         walk_agrees,

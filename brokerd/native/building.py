@@ -28,6 +28,7 @@ SOURCES: Final = (
     "blake2s.c",
     "carrier.c",
     "crc.c",
+    "derived_tails.c",
     "due.c",
     "grpc_sends.c",
     "headers.c",
@@ -58,6 +59,7 @@ _HEADERS: Final = (
     "native.h",
     "properties.h",
     "pulls.h",
+    "queue_tails.h",
     "record.h",
     "record_parts.h",
     "sha1.h",
@@ -65,6 +67,7 @@ _HEADERS: Final = (
     "stays.h",
     "text.h",
     "units.h",
+    "walk.h",
 )
 FLAGS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
 _COMPILERS: Final = ("cc", "gcc", "clang")

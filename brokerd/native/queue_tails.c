@@ -9,7 +9,7 @@
  * Bounds. A slot and a number are compared with how many there are, and what is written with the room of the queue's area, which the
  * caller made. Counts and sizes are send.c's.
  */
-#include "native.h"
+#include "queue_tails.h"
 #include "units.h"
 
 enum {
@@ -18,13 +18,6 @@ enum {
 };
 
 /* Shared with native_tails.py, whose ctypes and numbers say the same. */
-
-struct tail {
-    int64_t next_offset, last_physical;
-    uint8_t *units;     /* those in memory */
-    int64_t used, room; /* of them, in bytes */
-    int64_t is_dirty;
-};
 
 struct apply {
     const struct unit *units;
@@ -48,11 +41,8 @@ static struct tail *tail_of(const struct apply *apply, const struct unit *unit) 
 static void add(struct tail *tail, const struct unit *unit) {
     uint8_t *at = tail->units + tail->used;
     int64_t position = unit->position;
-    for (int64_t n = 0; n < unit->count; n++, at += UNIT_BYTES, position += unit->size) {
-        put64(at, (uint64_t)position);
-        put32(at + 8, (uint32_t)unit->size);
-        put64(at + 12, (uint64_t)unit->code);
-    }
+    for (int64_t n = 0; n < unit->count; n++, at += UNIT_BYTES, position += unit->size)
+        put_unit(at, position, unit->size, unit->code);
     tail->used += unit->count * UNIT_BYTES;
     tail->next_offset += unit->count;
     tail->last_physical = position - unit->size;
@@ -61,10 +51,7 @@ static void add(struct tail *tail, const struct unit *unit) {
 static void fetch_ahead(const struct apply *apply, const struct unit *unit) {
     int64_t left = apply->count - apply->at;
     const struct tail *tail = left > AHEAD ? tail_of(apply, unit + AHEAD) : NULL;
-    if (tail != NULL) {
-        __builtin_prefetch(tail, 1);
-        __builtin_prefetch(&tail->is_dirty, 1); /* it may lie in two lines */
-    }
+    if (tail != NULL) fetch_tail(tail);
     tail = left > UNITS_AHEAD ? tail_of(apply, unit + UNITS_AHEAD) : NULL;
     if (tail != NULL && tail->units != NULL) __builtin_prefetch(tail->units + tail->used, 1);
 }

@@ -9,7 +9,9 @@
  * compared with that end. Each column has `room` elements, as do `groups`; `buckets` is a power of two that is larger than that.
  * What is gathered has room for the entries and the groups that the walk has found.
  */
+#include "queue_tails.h"
 #include "record_parts.h"
+#include "walk.h"
 
 enum {
     FILLER_BYTES = 8,
@@ -28,27 +30,6 @@ struct rule { /* of a topic whose entries have codes of their own; without a fun
     const uint8_t *topic;
     int64_t topic_length;
     code_rule *code_of;
-};
-
-struct group { /* the records of one queue */
-    int64_t topic_at, topic_length; /* in the data */
-    int64_t queue_id, count, last_queue_offset;
-    int64_t rule; /* the number of its topic's, -1 without one */
-};
-
-struct walk {
-    const uint8_t *data;
-    int64_t length, offset; /* of the log, where the data begin */
-    int64_t file_size, most_bytes, checks_content;
-    const struct rule *rules;
-    int64_t rules_count;
-    int64_t *place, *group, *queue_offset, *size, *code, *timestamp_ms, *properties_at; /* one element for each entry */
-    uint8_t *is_left; /* the twin makes the code, from the properties */
-    struct group *groups;
-    int32_t *buckets; /* 0, or the number of a group and 1 */
-    int64_t buckets_count, room;
-    int64_t count, groups_count, left_count;
-    int64_t end, stop, needs, last_timestamp_ms; /* of the last record, entry or not; -1 without one */
 };
 
 struct gathered { /* the entries of a group, which are neighbours now */
@@ -91,16 +72,13 @@ static int64_t rule_of(const struct walk *walk, struct text topic) {
 
 /* The number of the group of that queue, which begins there if need be. */
 static int64_t group_of(struct walk *walk, struct text topic, int64_t queue_id) {
-    uint32_t hash = 2166136261u ^ (uint32_t)queue_id;
-    for (size_t n = 0; n < topic.length; n++) hash = (hash ^ topic.at[n]) * 16777619u;
-    hash = (hash ^ hash >> 16) * 0x7FEB352Du;
-    hash ^= hash >> 15;
+    uint32_t hash = queue_hash(topic, queue_id);
     for (int64_t place = hash & (walk->buckets_count - 1);; place = (place + 1) & (walk->buckets_count - 1)) {
         int32_t *bucket = &walk->buckets[place];
         if (*bucket == 0) {
             int64_t rule = rule_of(walk, topic);
             walk->groups[walk->groups_count++] =
-                (struct group){topic.at - walk->data, (int64_t)topic.length, queue_id, 0, 0, rule};
+                (struct group){topic.at - walk->data, (int64_t)topic.length, queue_id, 0, 0, rule, hash};
             return (*bucket = (int32_t)walk->groups_count) - 1;
         }
         if (is_of(walk, &walk->groups[*bucket - 1], topic, queue_id)) return *bucket - 1;
@@ -199,10 +177,7 @@ EXPORT void native_walk_gather(const struct walk *walk, struct gathered *gathere
         if (queue->count++ == 0) queue->first = queue_offset;
         /* unsigned: what a record says its offset is may be anything */
         else if ((uint64_t)queue_offset != (uint64_t)queue->first + (uint64_t)(queue->count - 1)) queue->is_dense = 0;
-        uint8_t *unit = units + at * UNIT_BYTES;
-        put64(unit, (uint64_t)walk->place[n]);
-        put32(unit + 8, (uint32_t)walk->size[n]);
-        put64(unit + 12, (uint64_t)walk->code[n]);
+        put_unit(units + at * UNIT_BYTES, walk->place[n], walk->size[n], walk->code[n]);
         codes[at] = walk->code[n];
     }
 }

@@ -16,7 +16,7 @@ from typing import NamedTuple, overload
 
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import CodeRules, Derived, Entry, derive_range, not_as_appended
-from brokerd.store.log.entry_columns import of_topic
+from brokerd.store.log.entry_columns import EntryColumns, of_topic
 from brokerd.store.log.laid_out import LaidOut
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey
@@ -225,6 +225,8 @@ class Dispatcher:
         if entries:
             if isinstance(entries, LaidOut):
                 self._queues.apply_laid_out(entries, arrivals)
+            elif isinstance(entries, EntryColumns):
+                self._queues.apply_derived(entries, arrivals)
             else:
                 self._queues.apply(entries, arrivals.present())
             self.last_timestamp_ms = entries[-1][6]

@@ -17,7 +17,7 @@ from brokerd.store.unit import UNIT_BYTES
 
 # What walk.c writes of each entry, of each queue, and of each queue when its entries were gathered.
 COLUMNS: Final = ("place", "group", "queue_offset", "size", "code", "timestamp_ms", "properties_at")
-GROUP_NUMBERS: Final = 6
+GROUP_NUMBERS: Final = 7
 _GATHERED_NUMBERS: Final = 4
 
 
@@ -33,9 +33,10 @@ class QueueEntries(NamedTuple):
 
 
 class EntryColumns(Sequence[Entry]):
-    """`gather(gathered, units, codes)` is given the addresses of areas, and puts each queue's entries together there."""
+    """`gather(gathered, units, codes)` is given the addresses of areas, and puts each queue's entries together there. `walk` is
+    where C has them, with the bytes of their records, as long as `gather` is there; 0 where it has not."""
 
-    __slots__ = ("_columns", "_count", "_gather", "_groups", "keys")
+    __slots__ = ("_columns", "_count", "_gather", "_groups", "keys", "walk")
 
     def __init__(
         self,
@@ -44,12 +45,14 @@ class EntryColumns(Sequence[Entry]):
         columns: Mapping[str, array[int]],
         groups: array[int],
         gather: Callable[[int, int, int], None],
+        walk: int = 0,
     ) -> None:
         self.keys = keys  # in the order in which they occur
         self._count = count
         self._columns = columns
         self._groups = groups
         self._gather = gather
+        self.walk = walk
 
     def __len__(self) -> int:
         return self._count

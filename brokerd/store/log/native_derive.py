@@ -7,7 +7,7 @@ import ctypes
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from brokerd.native.library import Library
 from brokerd.store.log.derive import NO_RULES, CodeRules, Derived, RecordShape, TwinRule, derive
@@ -21,6 +21,7 @@ from remoting.record.layout import SYS_TRANSACTION_COMMIT, SYS_TRANSACTION_PREPA
 from remoting.record.properties import tags_code
 from remoting.record.walk import Stop
 
+_KEY_NUMBERS: Final = 3  # of a group: topic, its length, queue id
 _GROUP_COUNT: Final = 3  # which number of a group that is
 _GROUP_LAST: Final = 4
 _STOPS: Final = (Stop.END, Stop.PARTIAL, Stop.DAMAGED)  # as walk.c numbers them
@@ -95,15 +96,12 @@ class NativeDeriver:
         walk.buckets_count = len(buckets)
         self._walk(ctypes.addressof(walk))
         del groups[GROUP_NUMBERS * walk.groups_count :]
-        keys = list(_keys_of(content, groups))
+        keys = LogKeys(content, groups)
         if walk.left_count:
             _make_left(content, walk, keys, columns, is_left.tobytes(), rules)
-        walk.data, walk.buckets, walk.groups = None, None, groups.buffer_info()[0]
-
-        def gather(*areas: int) -> None:
-            self._gather(ctypes.addressof(walk), *areas)
-
-        entries = EntryColumns(keys, walk.count, columns, groups, gather)
+        walk.buckets, walk.groups = None, groups.buffer_info()[0]
+        gather = partial(self._gather, ctypes.byref(walk))
+        entries = EntryColumns(keys, walk.count, columns, groups, gather, ctypes.addressof(walk))
         end = physical_offset + walk.end
         return Derived(entries, end, _STOPS[walk.stop], walk.needs, walk.last_timestamp_ms)
 
@@ -127,14 +125,41 @@ def _address_of(library: Library, rule: TwinRule) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
-def _keys_of(content: bytes, groups: array[int]) -> Iterator[QueueKey]:
-    topic_ats, topic_lengths, queue_ids, *_ = (groups[n::GROUP_NUMBERS] for n in range(GROUP_NUMBERS))
-    for at, length, queue_id in zip(topic_ats, topic_lengths, queue_ids, strict=True):
-        yield str(content[at : at + length], "utf-8", "surrogateescape"), queue_id
+class LogKeys(Sequence[QueueKey]):
+    """The queues that C found among bytes of the log, made when somebody asks: of ten thousand hardly anybody does."""
+
+    __slots__ = ("_content", "_groups", "_made")
+
+    def __init__(self, content: bytes, groups: array[int]) -> None:
+        self._content = content
+        self._groups = groups
+        self._made: list[QueueKey] | None = None
+
+    def __len__(self) -> int:
+        return len(self._groups) // GROUP_NUMBERS
+
+    def __iter__(self) -> Iterator[QueueKey]:
+        if self._made is None:
+            numbers = (self._groups[each::GROUP_NUMBERS] for each in range(_KEY_NUMBERS))
+            self._made = [self._key(*each) for each in zip(*numbers, strict=True)]
+        return iter(self._made)
+
+    @overload
+    def __getitem__(self, index: int) -> QueueKey: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[QueueKey]: ...
+    def __getitem__(self, index: int | slice) -> QueueKey | Sequence[QueueKey]:
+        if isinstance(index, slice) or self._made is not None:
+            return list(self)[index]
+        at = range(len(self))[index] * GROUP_NUMBERS
+        return self._key(*self._groups[at : at + _KEY_NUMBERS])
+
+    def _key(self, at: int, length: int, queue_id: int) -> QueueKey:
+        return str(self._content[at : at + length], "utf-8", "surrogateescape"), queue_id
 
 
 def _make_left(
-    content: bytes, walk: _Walk, keys: list[QueueKey], columns: dict[str, array[int]], left: bytes, rules: CodeRules
+    content: bytes, walk: _Walk, keys: Sequence[QueueKey], columns: dict[str, array[int]], left: bytes, rules: CodeRules
 ) -> None:
     """Make the codes that C has left."""
     row = left.find(1)

@@ -26,11 +26,12 @@ from brokerd.store.log.laid_out import LaidOut
 from brokerd.store.queues import queue_ends
 from brokerd.store.queues.borne_out import holds_bytes, is_one_bit_off, lacks_begin, matches_log
 from brokerd.store.queues.consume_queue import CHECKS_DIRECTORY, DIRECTORY, ConsumeQueue, QueueFiles, checks_of
+from brokerd.store.queues.named_tails import Landing, NamedTails
 from brokerd.store.queues.native_tails import NativeQueue, NativeTails
 from brokerd.store.queues.native_writes import NativeWrites
 from brokerd.store.queues.queue_offsets import QueueKey
 from brokerd.store.queues.queue_write import QueuePart, QueueWrite, Untaken
-from brokerd.store.queues.round_codes import RoundCodes
+from brokerd.store.queues.round_codes import ReadBack, RoundCodes
 from brokerd.store.queues.unit_checks import BLOCK_UNITS
 from brokerd.store.settings import StoreSettings
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES
@@ -78,11 +79,15 @@ class ConsumeQueues:
     """`table` maps (topic, queue id) to its queue and may be read directly."""
 
     def __init__(self, disk: Disk, settings: StoreSettings, *, library: Library | None = None) -> None:
-        """With the library, entries of sends are put behind their queues in C, and many queues on a real disk written by it."""
+        """With the library, entries are put behind their queues in C, and many queues on a real disk written by it."""
         self._disk = disk
         self._files = QueueFiles(disk, settings.queue_file_units, settings.open_queue_files)
         self._native: NativeWrites | None = None
-        self._tails = NativeTails(library) if library is not None else None
+        self._tails: NativeTails | None = None
+        self._named_tails: NamedTails | None = None
+        if library is not None:
+            self._tails = NativeTails(library)
+            self._named_tails = NamedTails(library, self._tails)
         if library is not None and type(disk) is LocalDisk:  # any other one has the writes, and faults, that it says
             self._native = NativeWrites(library, disk, self._files)
         self._dirty: list[ConsumeQueue] = []
@@ -169,6 +174,35 @@ class ConsumeQueues:
             told = at
         if told < count:
             arrivals.add(entries.part(told, count) if told else entries)
+
+    def apply_derived(self, entries: EntryColumns, arrivals: RoundCodes) -> None:
+        """The same for what C derived, where it has that yet."""
+        named = self._named_tails
+        if named is None or not entries.walk:
+            self.apply(entries, arrivals.present())
+            return
+        landing = Landing(entries)
+        messages = self._land(named, landing)
+        if landing.left_count:
+            for key, first, count, is_known in landing.wanting():
+                queue = self.table.get(key)
+                if queue is None and _can_be_queue(key, first):
+                    queue = self._create(key, first)
+                if queue is not None:
+                    named.prepare(queue, count, is_known=is_known)
+            messages += self._land(named, landing)
+        odd = landing.left() if landing.left_count else set()
+        if messages:
+            arrivals.add(ReadBack(entries, named.topics_of(landing), odd))
+        if odd:
+            self.apply([entry for entry in entries if entry[:2] in odd], arrivals.present())
+
+    def _land(self, named: NamedTails, landing: Landing) -> int:
+        """How many messages are in their places now that were not."""
+        named.land(landing)
+        self._dirty += landing.dirty
+        self.buffered_units += landing.messages
+        return landing.messages
 
     def _append_all(self, entries: QueueEntries, arrivals: dict[QueueKey, list[int]]) -> bool:
         """Append the units at once, when they continue their queue or begin it; whether they do."""

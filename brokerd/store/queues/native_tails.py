@@ -138,7 +138,7 @@ class NativeTails:
         self._rows = array("q")
         self._queues: list[NativeQueue | None] = []
         self._free: list[int] = []
-        self._holder = object()  # of numbers by slot; another one when a queue has gone
+        self.holder = object()  # of numbers that somebody has of queues; another one when a queue has gone
         self._dirty = array("q")
         self._call = _Apply()
         self._call_at = ctypes.addressof(self._call)
@@ -149,23 +149,40 @@ class NativeTails:
         call, count = self._call, len(entries)
         if len(self._dirty) < count:
             self._dirty = array("q", bytes(8 * count))
-        numbers = entries.slots.tails.of(self._holder)
+        numbers = entries.slots.tails.of(self.holder)
         call.units, call.count, call.at = entries.content, count, first
         call.numbers, call.slots = numbers.buffer_info()
-        call.tails, call.tails_count = self._rows.buffer_info()[0], len(self._queues)
+        call.tails, call.tails_count = self.rows()
         call.dirty = self._dirty.buffer_info()[0]
         call.dirty_count = call.messages = 0
         self._apply(self._call_at)
-        dirty = [queue for number in self._dirty[: call.dirty_count] if (queue := self._queues[number]) is not None]
-        return call.at, call.messages, dirty
+        return call.at, call.messages, self.queues(self._dirty[: call.dirty_count])
+
+    def rows(self) -> tuple[int, int]:
+        """Where what C knows of queues is, and of how many."""
+        return self._rows.buffer_info()[0], len(self._queues)
+
+    def queues(self, numbers: array[int]) -> list[NativeQueue]:
+        """Those of the numbers."""
+        return [queue for number in numbers if (queue := self._queues[number]) is not None]
 
     def meet(self, queue: ConsumeQueue, entries: LaidOut, index: int) -> None:
         """That queue is the entry's, and is to have room for it."""
+        entries.slots.tails.of(self.holder)[entries.slot_of(index)] = number = self.number_of(queue)
+        self.make_room(number, entries[index][7])
+
+    def number_of(self, queue: ConsumeQueue) -> int:
+        """The queue's number; from now on C knows it."""
         assert isinstance(queue, NativeQueue), "C knows the ends of all queues or of none"
         if queue.number < 0:
             queue.move_to(self._rows, self._new_number(queue))
-        entries.slots.tails.of(self._holder)[entries.slot_of(index)] = queue.number
-        queue.make_room(entries[index][7] * UNIT_BYTES)
+        return queue.number
+
+    def make_room(self, number: int, count: int) -> None:
+        """Have room for so many units behind the queue of that number."""
+        queue = self._queues[number]
+        assert queue is not None, "a number is that of a queue"
+        queue.make_room(count * UNIT_BYTES)
 
     def forget(self, queue: ConsumeQueue) -> None:
         """The queue is gone; who has it may still ask it."""
@@ -174,7 +191,7 @@ class NativeTails:
             queue.move_to(array("q", bytes(8 * _NUMBERS)), -1)
             self._queues[number] = None
             self._free.append(number)
-            self._holder = object()
+            self.holder = object()
 
     def _new_number(self, queue: NativeQueue) -> int:
         if self._free:

@@ -5,8 +5,23 @@ Of ten thousand queues that get messages hardly one is waited for: what C put be
 
 from __future__ import annotations
 
+from collections.abc import Set
+from typing import NamedTuple
+
+from brokerd.store.log.entry_columns import EntryColumns
 from brokerd.store.log.laid_out import LaidOut
 from brokerd.store.queues.queue_offsets import QueueKey
+
+
+class ReadBack(NamedTuple):
+    """Entries that C derived and put behind their queues, but for those of `others`; `topics` are those of the queues."""
+
+    entries: EntryColumns
+    topics: Set[str]
+    others: Set[QueueKey]
+
+
+_Part = dict[QueueKey, list[int]] | LaidOut | ReadBack
 
 
 class RoundCodes:
@@ -16,9 +31,9 @@ class RoundCodes:
 
     def __init__(self, codes: dict[QueueKey, list[int]] | None = None) -> None:
         """Of each queue the codes, in order."""
-        self._parts: list[dict[QueueKey, list[int]] | LaidOut] = [] if codes is None else [codes]
+        self._parts: list[_Part] = [] if codes is None else [codes]
 
-    def add(self, entries: LaidOut) -> None:
+    def add(self, entries: LaidOut | ReadBack) -> None:
         """All of these are in their queues."""
         self._parts.append(entries)
 
@@ -36,6 +51,8 @@ class RoundCodes:
         for part in self._parts:
             if isinstance(part, LaidOut):
                 found.update([tally.topic for tally in part.tallies])
+            elif isinstance(part, ReadBack):
+                found |= part.topics
             else:
                 found.update([topic for topic, _ in part])
         return found
@@ -43,7 +60,7 @@ class RoundCodes:
     def all(self) -> dict[QueueKey, list[int]]:
         """Of each queue the codes, in order."""
         parts = self._parts
-        if len(parts) != 1 or isinstance(parts[0], LaidOut):
+        if len(parts) != 1 or not isinstance(parts[0], dict):
             self._parts = [_joined(parts)]
         return self.present()
 
@@ -51,12 +68,16 @@ class RoundCodes:
         return any(self._parts)
 
 
-def _joined(parts: list[dict[QueueKey, list[int]] | LaidOut]) -> dict[QueueKey, list[int]]:
+def _joined(parts: list[_Part]) -> dict[QueueKey, list[int]]:
     found: dict[QueueKey, list[int]] = {}
     for part in parts:
         if isinstance(part, LaidOut):
             for topic, queue_id, _, _, _, code, _, count in part:
                 found.setdefault((topic, queue_id), []).extend([code] * count)
+        elif isinstance(part, ReadBack):
+            for each in part.entries.by_queue():
+                if each.key not in part.others:
+                    found.setdefault(each.key, []).extend(each.codes)
         else:
             for key, codes in part.items():
                 found.setdefault(key, []).extend(codes)

@@ -1,4 +1,5 @@
-"""Entries that C puts behind their queues are there as Python puts them, whatever happens to the queues between."""
+"""Entries that C puts behind their queues, as it laid them out or derived them, are there as Python puts them, whatever happens
+to the queues between."""
 
 from __future__ import annotations
 
@@ -9,14 +10,18 @@ from typing import Any
 import pytest
 
 from brokerd.native.library import Library
-from brokerd.store.log.derive import Entry
-from brokerd.store.log.entry_columns import of_topic
-from brokerd.store.log.laid_out import LAID_OUT, LaidOut, QueueSlots, Tally
+from brokerd.store.log.derive import NO_RULES, Entry, RecordShape
+from brokerd.store.log.entry_columns import EntryColumns, of_topic
+from brokerd.store.log.laid_out import LAID_OUT, LaidOut, QueueKey, QueueSlots, Tally
+from brokerd.store.log.native_derive import NativeDeriver
 from brokerd.store.queues import consume_queues, native_tails
 from brokerd.store.queues.consume_queues import ConsumeQueues
+from brokerd.store.queues.named_tails import named_tails_agree
 from brokerd.store.queues.native_tails import tails_agree
 from brokerd.store.queues.round_codes import RoundCodes
 from brokerd.store.unit import UNIT
+from remoting.record.codec import encode_record
+from remoting.record.hosts import pack_host
 from tests.support.disks import MemoryDisk
 from tests.support.native_library import native_library
 from tests.unit.brokerd.store.stores import SETTINGS
@@ -36,10 +41,36 @@ def laid_out(slots: QueueSlots, rows: Sequence[tuple[int, int, int, int, int, in
     return LaidOut(b"".join(LAID_OUT.pack(row[0] // QUEUES, row[0] % QUEUES, *row) for row in rows), slots, 5)
 
 
+HOST = pack_host("192.0.2.1", 10911)
+
+
+def derived(library: Library, numbers: Sequence[tuple[QueueKey, int]], position: int, tags: Random) -> EntryColumns:
+    """Entries of records for these queues and queue offsets, one behind the other from a position of the log on."""
+    log = b""
+    for (topic, queue_id), queue_offset in numbers:
+        log += encode_record(
+            topic=topic.encode("utf-8", "surrogateescape"),
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            physical_offset=position + len(log),
+            body=bytes(tags.randrange(9)),
+            properties=tags.choice((b"", b"TAGS\x01a", b"TAGS\x01\xff\x02", b"TAGS\x01b\x02")),
+            born_timestamp_ms=3,
+            born_host=HOST,
+            store_timestamp_ms=5,
+            store_host=HOST,
+        )
+    found = NativeDeriver(library)(log, position, RecordShape(1 << 30, 1 << 20), NO_RULES).entries
+    assert isinstance(found, EntryColumns)
+    assert [(entry[:2], entry[2]) for entry in found] == list(numbers)
+    return found
+
+
 class Pair:
     """Queues that C knows, and their twin, to which the same happens."""
 
     def __init__(self, library: Library, *, may_clear: bool) -> None:
+        self.library = library
         self.may_clear = may_clear
         self.both = [
             ConsumeQueues(MemoryDisk(), SETTINGS, library=library),
@@ -63,6 +94,20 @@ class Pair:
             self.position += size * count
         return found
 
+    def read_back(self, random: Random) -> EntryColumns:
+        """What comes next in queues; now and then another number, or no queue."""
+        ends, numbers = self.both[1].max_offsets(), list[tuple[QueueKey, int]]()
+        for _ in range(random.randrange(1, 30)):
+            key = random.choice(KEYS) if random.random() < 0.97 else random.choice((("..", 0), ("A", -1), ("B", 7)))
+            offset = ends.get(key, random.choice((0, 0, 7)))
+            if random.random() < 0.04:
+                offset = max(-1, offset + random.choice((-2, 3, -offset)))
+            ends[key] = offset + 1
+            numbers.append((key, offset))
+        entries = derived(self.library, numbers, self.position, random)
+        self.position = entries[-1][3] + entries[-1][4]
+        return entries
+
     def state(self, queues: ConsumeQueues) -> Any:
         table = {
             key: (bytes(each.tail), each.first_offset, each.max_offset, each.last_physical, each.dirty, each.tail_start)
@@ -73,6 +118,29 @@ class Pair:
         return table, units, dirty, queues.buffered_units, queues.refused_entries, queues.expired(self.position // 2)
 
     def apply(self, random: Random) -> None:
+        """Entries of one kind or the other."""
+        if random.random() < 0.5:
+            self.apply_laid_out(random)
+        else:
+            self.apply_derived(random)
+
+    def apply_derived(self, random: Random) -> None:
+        """Entries that C derived, and others among them."""
+        told, rounds, others = [], [self.read_back(random) for _ in range(2)], self.rows(random)
+        for queues, is_native in zip(self.both, (True, False), strict=True):
+            codes = RoundCodes()
+            for entries in rounds:
+                if is_native:
+                    queues.apply_derived(entries, codes)
+                else:
+                    queues.apply(list(entries), codes.present())
+            queues.apply_laid_out(laid_out(self.slots, others), codes)
+            told.append((bool(codes), codes.topics() == {key[0] for key in codes.all()}, codes.all()))
+        assert told[0][2] == told[1][2]
+        assert told[0][:2] == (bool(told[1][2]), True)
+        self.check()
+
+    def apply_laid_out(self, random: Random) -> None:
         """Entries of C, and others among them."""
         rows, third = self.rows(random), random.randrange(3)
         told = []
@@ -103,6 +171,8 @@ class Pair:
 
     def write(self, random: Random) -> None:
         """In slices, between which other things happen; now and then it fails at one of them."""
+        for queues in self.both:  # slices are to have the same queues, in whatever order they came
+            queues._dirty.sort(key=lambda queue: queue.directory)
         writes = [queues.begin_write_in_slices() for queues in self.both]
         steps = random.choice((0, 1, 2, 1 << 20, 1 << 20, 1 << 20))
         while steps and all([queues.take_slice(write) for queues, write in zip(self.both, writes, strict=True)]):
@@ -185,6 +255,37 @@ def test_messages_of_known_queues_are_all_put_there_by_c(library: Library, monke
     assert queues.buffered_units == 2000
 
 
+def test_messages_that_are_read_back_are_all_put_behind_known_queues_by_c(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of more queues than it found room for at first, and where an area is full."""
+    queues, random, position = ConsumeQueues(MemoryDisk(), SETTINGS, library=library), Random(1), 0
+    monkeypatch.setattr(queues, "apply", None)
+    keys = [(f"Topic{n % 40}", n) for n in range(300)]
+    for number in range(40):
+        random.shuffle(keys)
+        entries = derived(library, [(key, number) for key in keys], position, random)
+        position = entries[-1][3] + entries[-1][4]
+        codes = RoundCodes()
+        queues.apply_derived(entries, codes)
+        assert codes.topics() == {key[0] for key in keys}
+        assert codes.all() == {entry[:2]: [entry[5]] for entry in entries}
+    assert queues.max_offsets() == dict.fromkeys(keys, 40)
+    assert queues.buffered_units == 40 * 300
+    assert sorted(each.directory for each in queues._dirty) == sorted(each.directory for each in queues.table.values())
+
+
+def test_a_queue_is_found_by_its_name_after_others_have_gone(library: Library) -> None:
+    queues, random = ConsumeQueues(MemoryDisk(), SETTINGS, library=library), Random(1)
+    queues.apply_derived(derived(library, [(key, 0) for key in KEYS], 0, random), RoundCodes())
+    gone = queues.table["A", 0]
+    queues.delete("A", 1 << 30)
+    queues.apply_derived(derived(library, [(("N", 0), 0), (("B", 0), 1), (("A", 1), 0)], 9000, random), RoundCodes())
+    assert (gone.max_offset, gone.tail) == (0, b"")
+    ends = {key: queue.max_offset for key, queue in queues.table.items()}
+    assert ends == {("N", 0): 1, ("B", 0): 2, ("B", 1): 1, ("B", 2): 1, ("A", 1): 1}
+
+
 class Rounds:
     """Messages of two queues, which are written when they are there."""
 
@@ -251,5 +352,7 @@ def test_laid_out_entries_are_a_sequence_like_any_other() -> None:
 
 def test_the_library_is_asked_before_it_is_used(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tails_agree(library)
+    assert named_tails_agree(library)
     monkeypatch.setattr(native_tails, "_LAST", 0)
     assert not tails_agree(library)
+    assert not named_tails_agree(library)
