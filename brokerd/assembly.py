@@ -71,6 +71,7 @@ from brokerd.replication.roles.effects import Role
 from brokerd.sending.native_check import send_agrees
 from brokerd.sending.native_signed import signed_agrees
 from brokerd.store.housekeeping import Housekeeper
+from brokerd.store.index.index_file import items_agree
 from brokerd.store.index.postings import postings_agree
 from brokerd.store.log.flusher import Flusher
 from brokerd.store.log.native_derive import derive_agrees
@@ -135,6 +136,7 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         block_readers_agree,
         keys_agree,
         postings_agree,
+        items_agree,
         asked_agrees,
         layout_agrees,
     ]

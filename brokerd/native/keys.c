@@ -1,9 +1,10 @@
 /* What the indexes of keys say of records: their keys, hashed. For the tier's as items, and the order in which an object has them: the twins
- * are in brokerd/tiers/index/keys.py. For the log's, as postings: brokerd/store/index/postings.py. Both say what is right.
+ * are in brokerd/tiers/index/keys.py. For the log's, as postings (brokerd/store/index/postings.py), or put into its last file at once
+ * (`IndexFile.put` in brokerd/store/index/index_file.py). All of these say what is right.
  *
  * Bounds: a record's size is compared with what is left of the records before anything of it is read; its properties travel with their
  * end. `items` has `room` items, as has `spare`, and so have the columns of postings; a record with more keys than are left of that is
- * the twin's.
+ * the twin's. A slot is a hash modulo how many there are.
  */
 #include "record_parts.h"
 
@@ -117,30 +118,100 @@ static int add_postings(struct postings *to, const struct record_parts *parts, i
     return 1;
 }
 
+enum { LINE_BYTES = 64, TAIL_LINES = 4, AHEAD = 2 };
+
+/* Have the processor fetch what will be looked at of a record some further on, if those between are as large as this one, which begins
+ * where so many bytes are left: its head, and what is behind its body. */
+static void fetch_ahead(const uint8_t *record, int64_t size, int64_t left) {
+    if (left < (AHEAD + 1) * size) return;
+    const uint8_t *head = record + AHEAD * size, *behind = head + size;
+    for (int line = 0; line < TAIL_LINES && behind - line * LINE_BYTES > head; line++)
+        __builtin_prefetch(behind - 1 - line * LINE_BYTES);
+    __builtin_prefetch(head);
+    __builtin_prefetch(head + LINE_BYTES);
+}
+
+/* Take the postings of whole records from `at` on, one record after the other, while `put` takes them: where it ended. */
+static int64_t walk(const uint8_t *data, int64_t length, int64_t at, int64_t offset, int64_t file_bytes, struct postings *to,
+                    int (*put)(void *, struct postings *), void *into) {
+    while (length - at >= RECORD_LEAST_BYTES) {
+        const uint8_t *record = data + at;
+        int64_t size = (int32_t)get32(record), before = to->count, rest = file_bytes - (offset + at) % file_bytes;
+        uint32_t magic = get32(record + 4);
+        struct record_parts parts;
+        if (magic != RECORD_MAGIC_V1 && magic != RECORD_MAGIC_V2) break;
+        if (size < RECORD_LEAST_BYTES || size > length - at || size > rest - FILLER_BYTES) break;
+        if (get64(record + 28) != (uint64_t)(offset + at) || !record_parts_of(record, size, &parts)) break;
+        fetch_ahead(record, size, length - at);
+        int is_rolled_back = (get32(record + 36) & TRANSACTION) == TRANSACTION;
+        if ((!is_rolled_back && !add_postings(to, &parts, offset + at)) || (put != NULL && !put(into, to))) {
+            to->count = before;
+            break;
+        }
+        at += size;
+    }
+    return at;
+}
+
+enum { MOST_KEYS = 64, PAGE_BITS = 10, INDEX_ITEM_BYTES = 20 }; /* keys: of a record that is put here; index_file.py has the bits, too */
+
+/* Shared with native_items.py */
+struct index_file { /* the last of the log's index, which has an item already */
+    int32_t *slots;
+    int64_t slot_count;
+    uint8_t *pages; /* of so many slots each: 1 where one has changed */
+    uint8_t *items; /* what comes behind its last one */
+    int64_t room;   /* of these */
+    int64_t count;  /* that are there now */
+    int64_t items_end; /* the file has no items from that number on */
+    int64_t begin_timestamp_ms;
+    int64_t next_item, slots_used, end_timestamp_ms, end_offset; /* of its header */
+};
+
+static uint32_t seconds_since(int64_t begin_ms, int64_t timestamp_ms) {
+    int64_t seconds = (timestamp_ms - begin_ms) / 1000;
+    if (begin_ms <= 0 || timestamp_ms <= begin_ms) return 0;
+    return seconds > INT32_MAX ? INT32_MAX : (uint32_t)seconds;
+}
+
+/* Put the postings of a record into the file; 0 when it has no room for them. */
+static int put_in_file(void *into, struct postings *from) {
+    struct index_file *file = into;
+    if (from->count > file->room - file->count || from->count > file->items_end - file->next_item) return 0;
+    for (int64_t n = 0; n < from->count; n++) {
+        int64_t place = from->hashes[n] % file->slot_count;
+        int32_t previous = file->slots[place];
+        uint8_t *item = file->items + file->count++ * INDEX_ITEM_BYTES;
+        put32(item, (uint32_t)from->hashes[n]);
+        put64(item + 4, (uint64_t)from->offsets[n]);
+        put32(item + 12, seconds_since(file->begin_timestamp_ms, from->timestamps[n]));
+        put32(item + 16, (uint32_t)previous);
+        file->slots[place] = (int32_t)file->next_item++;
+        file->pages[place >> PAGE_BITS] = 1;
+        file->slots_used += previous == 0;
+        file->end_timestamp_ms = from->timestamps[n];
+        file->end_offset = from->offsets[n];
+    }
+    from->count = 0;
+    return 1;
+}
+
 /* Public */
+
+/* Put the keys of the whole records at the begin of bytes that are at `offset` of a log with files of that size into the index's file:
+ * where that ended, before what is not like that, or has no room, which is the twin's. */
+EXPORT int64_t native_put_keys(struct index_file *file, const uint8_t *data, int64_t length, int64_t offset, int64_t file_bytes) {
+    int64_t hashes[MOST_KEYS], offsets[MOST_KEYS], timestamps[MOST_KEYS];
+    struct postings of_record = {hashes, offsets, timestamps, 0, MOST_KEYS};
+    return walk(data, length, 0, offset, file_bytes, &of_record, put_in_file, file);
+}
 
 /* The postings of the whole records from `*place` on in bytes that begin at `offset` of a log with files of that size; how many they are.
  * `place` has where it ended: before what is not like that, or has no room, which is the twin's. */
 EXPORT int64_t native_postings(const uint8_t *data, int64_t length, int64_t offset, int64_t file_bytes, int64_t *hashes, int64_t *offsets,
                                int64_t *timestamps, int64_t room, int64_t *place) {
     struct postings to = {hashes, offsets, timestamps, 0, room};
-    int64_t at = *place;
-    while (length - at >= RECORD_LEAST_BYTES) {
-        const uint8_t *record = data + at;
-        int64_t size = (int32_t)get32(record), before = to.count, rest = file_bytes - (offset + at) % file_bytes;
-        uint32_t magic = get32(record + 4);
-        struct record_parts parts;
-        if (magic != RECORD_MAGIC_V1 && magic != RECORD_MAGIC_V2) break;
-        if (size < RECORD_LEAST_BYTES || size > length - at || size > rest - FILLER_BYTES) break;
-        if (get64(record + 28) != (uint64_t)(offset + at) || !record_parts_of(record, size, &parts)) break;
-        int is_rolled_back = (get32(record + 36) & TRANSACTION) == TRANSACTION;
-        if (!is_rolled_back && !add_postings(&to, &parts, offset + at)) {
-            to.count = before;
-            break;
-        }
-        at += size;
-    }
-    *place = at;
+    *place = walk(data, length, *place, offset, file_bytes, &to, NULL, NULL);
     return to.count;
 }
 

@@ -28,6 +28,7 @@ from brokerd.native.library import Library
 from brokerd.sending.boundary import Source, Stop, Taken, Together
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.progress import Progress
+from brokerd.sending.record_areas import RecordAreas
 from brokerd.sending.stored_form import TIMERS, KernelRules
 from brokerd.sending.unique_ids import UniqueIds
 from brokerd.store.log.laid_out import LAID_OUT, LaidOut, QueueSlots, Tally
@@ -45,6 +46,7 @@ from remoting.record.layout import HOST_V6_BYTES, MAX_TOPIC_BYTES
 
 _TWINS_FRAMES: Final = 16  # that the twin takes in a row, before the library is tried again
 _RECORDS_BYTES: Final = 1 << 19
+_RECORDS_AREAS: Final = 10  # for a run: it ends behind 4 MiB
 _ANSWERS_BYTES: Final = 1 << 18
 _SCRATCH_BYTES: Final = 1 << 16
 _UNITS: Final = 4096
@@ -203,9 +205,10 @@ class NativeKernel:
         self._since = 0  # and the number of the first call for it
         self._send = library.function("native_send", None, ctypes.c_void_p)
         self._take_numbers = library.function("native_take_numbers", None, *_TAKE_ARGUMENTS)
-        self._records, self._answers = bytearray(_RECORDS_BYTES), bytearray(_ANSWERS_BYTES)
+        self._records = RecordAreas(_RECORDS_BYTES, _RECORDS_AREAS)
+        self._answers = bytearray(_ANSWERS_BYTES)
         self._units, self._scratch = bytearray(_UNITS * LAID_OUT.size), bytearray(_SCRATCH_BYTES)
-        self._records_view, self._answers_view = memoryview(self._records), memoryview(self._answers)
+        self._answers_view = memoryview(self._answers)
         self._units_view = memoryview(self._units)
         self._opaques, self._touched = array("q", bytes(8 * _FRAMES)), array("q", bytes(8 * _TOUCHED_NUMBERS * _FRAMES))
         self._turned = array("q", bytes(8 * _TOUCHED_NUMBERS * _FRAMES))
@@ -231,7 +234,7 @@ class NativeKernel:
             terms=_address(self._terms),
             delays_ms=_address(self._delays_ms),
             delay_count=len(rules.delays),
-            records=_address(self._records),
+            records=self._records.address,
             answers=_address(self._answers),
             scratch=_address(self._scratch),
             units=_address(self._units),
@@ -392,10 +395,12 @@ class NativeKernel:
         if frames:
             ids.next_number += names
             entries = self._entries(units, tallied, run.timestamp_ms)
-            run.add_together(bytes(self._records_view[:records]), entries, end_offset - run.end_offset)
+            begun = self._halves_of(halves) if halves and halves_of is not None else ()
+            run.add_together(self._records.take(records), entries, end_offset - run.end_offset)
+            self._areas.records = self._records.address
             run.folded += messages - units
-            if halves and halves_of is not None:
-                halves_of.add(run, self._halves_of(halves))
+            if begun and halves_of is not None:
+                halves_of.add(run, begun)
                 self._had_halves = True
         if is_full:
             stop = _LEFT
@@ -559,7 +564,7 @@ class NativeKernel:
 
     def _halves_of(self, count: int) -> list[Half]:
         """So many half messages that the call laid out."""
-        records = self._records_view
+        records = self._records.written
         return [
             Half(
                 queue_offset,

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import repeat
 from operator import rshift
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
+from brokerd.native.library import Library
 from brokerd.store.index.layout import (
     HEADER,
     ITEM,
@@ -28,7 +29,8 @@ from brokerd.store.index.layout import (
     decode_header,
     path_of,
 )
-from brokerd.store.index.postings import Postings
+from brokerd.store.index.native_items import NativeItems
+from brokerd.store.index.postings import Postings, WalkMemory, derive_postings, example_log
 from remoting.disk import Disk, FileSegment
 from remoting.errors import CorruptedFile
 
@@ -83,7 +85,8 @@ class IndexFile:
         self._segment: FileSegment | None = None
         self.on_disk = on_disk
         self._slots: memoryview | None = None
-        self._dirty: set[int] = set()  # pages of slots to be written
+        self._dirty: set[int] = set()  # pages of slots to be written,
+        self._dirty_in_c = bytearray()  # and those that the library changed, by their numbers
         self._in_flight: set[int] = set()  # those that a write took and that are not known to be on disk
         self._tail = bytearray()
         self._tail_start = header.next_item
@@ -92,6 +95,10 @@ class IndexFile:
     @property
     def is_full(self) -> bool:
         return self.header.next_item >= self.shape.items
+
+    @property
+    def has_items(self) -> bool:
+        return self.header.next_item > 1
 
     @property
     def unsaved_items(self) -> int:
@@ -128,6 +135,31 @@ class IndexFile:
         )
         return end
 
+    def put_in_c(self, in_c: NativeItems, data: bytes | int, length: int, physical_offset: int, file_size: int) -> int:
+        """Add the keys of whole records of the log, given as bytes or by their address, to a file that has items: how many of the
+        bytes were taken, before what is for `put`."""
+        slots = self._slots = self._slots or self._load_slots()
+        self._dirty_in_c = self._dirty_in_c or bytearray((self.shape.slots >> _PAGE_BITS) + 1)
+        self.header, items, end = in_c.put(
+            self.header, self.shape, slots, self._dirty_in_c, (data, length, physical_offset, file_size)
+        )
+        self._tail += items
+        return end
+
+    @property
+    def _is_dirty(self) -> bool:
+        return bool(self._dirty) or 1 in self._dirty_in_c
+
+    def _gather_dirty(self) -> set[int]:
+        """All pages that changed, as they are noted without the library."""
+        changed = self._dirty_in_c
+        page = changed.find(1)
+        while page >= 0:
+            self._dirty.add(page)
+            changed[page] = 0
+            page = changed.find(1, page + 1)
+        return self._dirty
+
     def item(self, number: int) -> Item:
         if number >= self._tail_start:
             return Item(*ITEM.unpack_from(self._tail, (number - self._tail_start) * ITEM.size))
@@ -152,7 +184,7 @@ class IndexFile:
 
     def header_is_right(self) -> bool:
         """Whether the header on disk is the one in memory; of a file that takes no more items, and is written."""
-        if not self.on_disk or not self.is_full or self.unsaved_items or self._dirty or self._in_flight:
+        if not self.on_disk or not self.is_full or self.unsaved_items or self._is_dirty or self._in_flight:
             return True
         return decode_header(self._open().read(0, HEADER.size)) == self.header
 
@@ -192,7 +224,7 @@ class IndexFile:
 
     def begin_write(self) -> FileWrite | None:
         """What is to be written, or None when all of it was. What an earlier write holds, which may never run, is in it, too."""
-        pages = self._dirty | self._in_flight
+        pages = self._gather_dirty() | self._in_flight
         if not pages and not self.unsaved_items:
             return None
         slots = list(self._slots_of(sorted(pages)))
@@ -206,8 +238,9 @@ class IndexFile:
         self._in_flight.clear()
         del self._tail[: len(write.items)]
         self._tail_start += len(write.items) // ITEM.size
-        if self.is_full and not self._dirty and not self._tail:
+        if self.is_full and not self._is_dirty and not self._tail:
             self._slots = None
+            self._dirty_in_c = bytearray()
 
     def abandon_write(self) -> None:
         """The write that was begun failed, or was not run; all of it is still to be written, unless a cut has done that."""
@@ -341,3 +374,22 @@ def _swapped(values: bytes) -> bytes:
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers.tobytes()
+
+
+def items_agree(library: Library) -> bool:
+    """Whether the library puts keys into a file as Python does, up to the first record that it leaves."""
+    shape, in_c, log = IndexShape(3, 99), NativeItems(library), example_log()
+    for begin_ms in (0, 1, 1003):
+        header = Header(begin_ms, begin_ms, 0, 0, 0, 2)
+        ours, wanted = (IndexFile(cast("Disk", None), "", shape, header, on_disk=False) for _ in range(2))
+        end = ours.put_in_c(in_c, log, len(log), 0, 1 << 20)
+        postings = derive_postings(log[:end], 0, 1 << 20, WalkMemory())
+        wanted.put(postings, 0)
+        if not end or _state(ours) != _state(wanted):
+            return False
+    return True
+
+
+def _state(file: IndexFile) -> tuple[object, ...]:
+    assert file._slots is not None
+    return file.header, file._tail, file._slots.tolist(), sorted(file._gather_dirty())

@@ -34,6 +34,7 @@ from brokerd.store.index.layout import (
     parse_name,
     path_of,
 )
+from brokerd.store.index.native_items import NativeItems
 from brokerd.store.index.postings import Postings, WalkMemory, derive_postings
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import not_as_appended
@@ -109,6 +110,7 @@ class KeyIndex:
         self._commitlog = commitlog
         self._shape = shape
         self._memory = WalkMemory(library)
+        self._in_c = None if library is None else NativeItems(library)
         self._wanted_bytes = 0
         self._lock = threading.Lock()  # files and page change on disk under it
         self._generation = 0
@@ -136,6 +138,10 @@ class KeyIndex:
             return 0
         length = min(max(most_bytes, self._wanted_bytes), limit_offset - start)
         file_size = self._commitlog.segment_size_bytes
+        if moved := self._take_in_c(start, length, file_size):
+            self._wanted_bytes = 0
+            self.offset = start + moved
+            return moved
         found = derive_postings(self._commitlog.read(start, length), start, file_size, self._memory)
         if found.stop is Stop.DAMAGED:
             raise not_as_appended(found.end_offset)
@@ -143,6 +149,17 @@ class KeyIndex:
         self._put(found)
         self.offset = found.end_offset
         return found.end_offset - start
+
+    def _take_in_c(self, start: int, length: int, file_size: int) -> int:
+        """Put what the library takes into the last file: how much of the log that is. The first item of a file is its twin's."""
+        file = self.files[-1] if self.files else None
+        if self._in_c is None or file is None or file.is_full or not file.has_items:
+            return 0
+        address, there = self._commitlog.mapped(start, length)
+        if address:
+            return file.put_in_c(self._in_c, address, there, start, file_size)
+        data = self._commitlog.read(start, length)
+        return file.put_in_c(self._in_c, data, len(data), start, file_size)
 
     def _put(self, found: Postings) -> None:
         done = 0

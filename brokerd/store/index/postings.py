@@ -64,8 +64,8 @@ class WalkMemory:
         self.try_at = 0
 
 
-def postings_agree(library: Library) -> bool:
-    """Whether the library finds the postings that Python finds, and leaves the same records."""
+def example_log() -> bytes:
+    """Records for checks: with one key, several and none, in another alphabet, rolled back, with hosts of both kinds."""
     log = b""
     for n, properties in enumerate(
         (b"UNIQ_KEY\1K%d\2KEYS\1a  b\2" % 7, b"KEYS\1\xc3\xa9\2", b"UNIQ_KEY\1x", b"KEYS\1ab\2" * 2, b"")
@@ -84,6 +84,12 @@ def postings_agree(library: Library) -> bool:
                 store_host=bytes(8),
                 sys_flag=SYS_TRANSACTION_ROLLBACK if n == _ROLLED_BACK else 0,
             )
+    return log
+
+
+def postings_agree(library: Library) -> bool:
+    """Whether the library finds the postings that Python finds, and leaves the same records."""
+    log = example_log()
     return all(
         derive_postings(log[:end], 0, size, WalkMemory(library)) == derive_postings(log[:end], 0, size, WalkMemory())
         for end in (len(log), len(log) - 1)

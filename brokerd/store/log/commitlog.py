@@ -294,6 +294,18 @@ class CommitLog:
             raise CorruptedFile(f"{segment.file.path} ends before offset {stop}; restore the file")
         return content
 
+    def mapped(self, physical_offset: int, length: int) -> tuple[int, int]:
+        """Where in memory the bytes at the offset are, and how many of that length there are, as `read` has them; zeros where
+        they are in no mapping. They stay there until the log is cut, goes on in another file, or loses one."""
+        if not self.min_offset <= physical_offset < self.end_offset:
+            return 0, 0
+        segment = self._segments[physical_offset - physical_offset % self._size]
+        address = segment.address()
+        if not address:
+            return 0, 0
+        stop = min(physical_offset + length, segment.end, self.end_offset)
+        return address + physical_offset - segment.start, stop - physical_offset
+
     def _read_file(self, segment: Segment, offset: int, length: int) -> bytes:
         """The bytes as the file has them; what the disk refuses to give is damage like any other, and reads as zeros."""
         try:

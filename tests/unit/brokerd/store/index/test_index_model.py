@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from brokerd.native.library import Library
 from brokerd.store.index import key_index
 from brokerd.store.index.key_index import PATH
 from brokerd.store.index.layout import DIRECTORY
@@ -22,6 +23,7 @@ from remoting.record.layout import SYS_TRANSACTION_ROLLBACK
 from remoting.record.properties import encode_properties
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.support.examples import examples
+from tests.support.native_library import native_library
 from tests.unit.brokerd.store.index.finding import catch_up, find
 from tests.unit.brokerd.store.stores import Clock, dispatch_all, draft, make_store, open_store, put, sync
 
@@ -40,11 +42,13 @@ def _every_checkpoint_writes_the_index() -> Iterator[None]:
 class IndexMachine(RuleBasedStateMachine):
     """`messages` are (topic, keys, physical offset, end) of what is in the log, in its order."""
 
+    library: Library | None = None
+
     @initialize(seed=st.integers(0, 1 << 16))
     def begin(self, seed: int) -> None:
         self.disk = FaultyDisk(Random(seed))
         self.clock = Clock()
-        self.store: MessageStore = open_store(self.disk, self.clock)
+        self.store: MessageStore = open_store(self.disk, self.clock, library=self.library)
         self.messages: list[tuple[str, frozenset[str], int, int]] = []
         self.number = 0
         self.expired = False
@@ -147,7 +151,7 @@ class IndexMachine(RuleBasedStateMachine):
             self.disk.crash()
         else:
             self.disk.kill()
-        self.store = open_store(self.disk, self.clock)
+        self.store = open_store(self.disk, self.clock, library=self.library)
         end = self.store.commitlog.end_offset
         self.messages = [each for each in self.messages if each[3] <= end]
 
@@ -190,5 +194,16 @@ def files(disk: MemoryDisk) -> list[bytes | None]:
     return [disk.read_bytes(f"{DIRECTORY}/{name}") for name in disk.names(DIRECTORY)]
 
 
+class IndexMachineInC(IndexMachine):
+    """With the library, whose files are those that Python makes."""
+
+    @initialize(seed=st.integers(0, 1 << 16))
+    def begin(self, seed: int) -> None:
+        self.library = native_library()
+        super().begin(seed)
+
+
 TestIndexAgainstItsModel = IndexMachine.TestCase
 TestIndexAgainstItsModel.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
+TestIndexInCAgainstItsModel = IndexMachineInC.TestCase
+TestIndexInCAgainstItsModel.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
