@@ -18,7 +18,8 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -44,6 +45,12 @@ class DiskUsage:
 
     total_bytes: int
     free_bytes: int
+
+
+class Held(Protocol):
+    """What somebody reads from, which is there until he lets it go."""
+
+    def release(self) -> None: ...
 
 
 class FileView(Protocol):
@@ -82,6 +89,9 @@ class FileSegment(Protocol):
 
     def map(self) -> FileView:
         """A view of the file at its present size, for readers that come often."""
+
+    def hold(self) -> Held:
+        """Have the descriptor stay open, also behind `close`, until that is released. Any thread that does not close it."""
 
     def truncate(self, size_bytes: int) -> None:
         """Cut or grow (with zeros) the file to the size; durable after `sync`."""
@@ -132,14 +142,31 @@ class _MappedFile(mmap.mmap):
             super().close()
 
 
+_HOLDING = threading.Lock()  # counts, and decides who closes
+
+
+class _Hold:
+    __slots__ = ("_let_go",)
+
+    def __init__(self, let_go: Callable[[], None]) -> None:
+        self._let_go: Callable[[], None] | None = let_go
+
+    def release(self) -> None:
+        let_go, self._let_go = self._let_go, None
+        if let_go is not None:
+            let_go()
+
+
 class LocalSegment:
     """`FileSegment` on a real file: pread, pwritev and fdatasync on one descriptor."""
 
-    __slots__ = ("_descriptor", "_path", "_size_bytes")
+    __slots__ = ("_descriptor", "_holds", "_path", "_size_bytes", "_to_close")
 
     def __init__(self, path: str, descriptor: int) -> None:
         self._path = path
         self._descriptor = descriptor
+        self._holds = 0
+        self._to_close = -1  # a descriptor, by the last one who holds it
         self._size_bytes = os.fstat(descriptor).st_size
 
     @property
@@ -203,9 +230,25 @@ class LocalSegment:
         except OSError as error:
             raise StorageError(f"cannot sync {self._path}: {error.strerror}") from error
 
+    def hold(self) -> Held:
+        with _HOLDING:
+            self._holds += 1
+        return _Hold(self._let_go)
+
+    def _let_go(self) -> None:
+        with _HOLDING:
+            self._holds -= 1
+            to_close = -1 if self._holds else self._to_close
+        if to_close >= 0:
+            os.close(to_close)
+
     def close(self) -> None:
-        os.close(self._descriptor)
-        self._descriptor = -1
+        with _HOLDING:
+            descriptor, self._descriptor = self._descriptor, -1
+            if self._holds:
+                self._to_close = descriptor
+                return
+        os.close(descriptor)
 
 
 class LocalDisk:

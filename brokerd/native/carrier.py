@@ -18,12 +18,12 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from brokerd.native.library import Library
 from brokerd.native.stays import Kind, Over, Stays, Told
 from brokerd.native.wanted import BEHIND, DESCRIPTOR, LEAST_CARRIED, LENGTH, WantedArea
-from remoting.disk import FileView
+from remoting.disk import Held
 from remoting.transport.carrying import Lender
 from remoting.transport.connection import RemotingConnection
 
@@ -42,8 +42,8 @@ _MOST_PIECES: Final = _PIECES - _NEAR
 _MADE_BYTES: Final = 256 * 1024 + 512  # likewise
 _MOST_BYTES: Final = 4 * 1024 * 1024  # that wait for the thread
 _MISSED_NUMBERS: Final = 2
-# How often it is looked who is done. An answer's file is mapped no longer than that; who stays and asks no more is back, with
-# what he committed, in twice the time.
+# How often it is looked who is done. An answer's file is mapped, or its descriptor open, no longer than that; who stays and asks no
+# more is back, with what he committed, in twice the time.
 _LOOK_S: Final = 0.025
 
 
@@ -55,6 +55,13 @@ class _Batch(NamedTuple):
     lenders: Sequence[Lender]
     places: array[int]
     content: bytes
+
+
+class File(Protocol):
+    """A file of the log, mapped or not."""
+
+    def hold(self) -> Held:
+        """Have what it is read from stay until that is released."""
 
 
 class Failed(NamedTuple):
@@ -71,7 +78,7 @@ class _Answer(NamedTuple):
     end: int
     lender: Lender
     length: int
-    log: memoryview
+    log: Held
     failed: Failed
 
 
@@ -179,7 +186,7 @@ class Carrier:
             connection.respond_encoded(answers, count)
         return True
 
-    def give(self, connection: RemotingConnection, wanted: WantedArea, view: FileView, failed: Failed) -> int:
+    def give(self, connection: RemotingConnection, wanted: WantedArea, file: File, failed: Failed) -> int:
         """Answer a pull with what is wanted of a file of the log that is seen: a large answer is made and sent by the thread,
         while others pull, too; others at once. What came of it: how much the socket took; CARRIED; or nothing was sent, as
         NOTHING_WANTED says, as one of the records is not what was stored (NOT_MADE), as it is LEFT to others, or as something is
@@ -210,7 +217,7 @@ class Carrier:
             self._put = number = self._put + 1
             connection.keep_lent(number)
             self._answers += 1
-            self._batches.append(_Answer(number, connection, numbers[LENGTH], view.memory(), failed))
+            self._batches.append(_Answer(number, connection, numbers[LENGTH], file.hold(), failed))
             self._look_in_time()
         elif done < 0:
             connection.owe(1)
@@ -223,7 +230,7 @@ class Carrier:
         self,
         connection: RemotingConnection,
         kind: Kind,
-        view: FileView,
+        file: File,
         kept: tuple[object, ...],
         told: Callable[[Told], None],
     ) -> bool:
@@ -242,7 +249,7 @@ class Carrier:
             return False
         connection.keep_lent(number)
         self._put = number
-        stays.begin(connection, descriptor, (number, ticket), kind, view.memory(), kept, told)
+        stays.begin(connection, descriptor, (number, ticket), kind, file.hold(), kept, told)
         self._look_in_time()
         return True
 

@@ -1,4 +1,4 @@
-/* Answers to pulls, from a consume queue's units and the mapped file of the log that has their records. The twin is in
+/* Answers to pulls, from a consume queue's units and the file of the log that has their records. The twin is in
  * brokerd/processors/pulling/laid_out.py; the requests are in asked.c.
  *
  * What one reader asks for again and again is kept by the caller: then only an offset and an opaque are new, and what he sees of the
@@ -6,7 +6,7 @@
  *
  * An answer is made in two steps. The first chooses its messages and writes its head, which takes the loop a microsecond; the second
  * copies the records and checks them where they were copied to, and may be another thread's (carrier.c). Until then the file has to
- * stay mapped, and as long as it is.
+ * stay mapped, and as long as it is; or where it is read from its descriptor (log_files.c), that has to stay open.
  *
  * Bounds: units are read between the begin and the end that the caller names. Head and records of an answer are added up in 64 bits
  * and compared with the room before anything is written.
@@ -73,11 +73,9 @@ int64_t prepare_pull(struct wanted *wanted, struct answer *answer) {
     if (answer->count == 0) return 0;
     if (wanted->body_bytes > wanted->room - HEAD_ROOM) return -1;
     const uint8_t *last = answer->units + UNIT_BYTES * (answer->count - 1);
-    int64_t last_at = (int64_t)get64(last) - wanted->file_begin;
-    if (last_at < 0 || last_at > wanted->file_length - (int32_t)get32(last + 8)) return -1; /* it goes on in the next file */
+    int64_t last_at = (int64_t)get64(last) - wanted->file.begin;
+    if (last_at < 0 || last_at > wanted->file.length - (int32_t)get32(last + 8)) return -1; /* it goes on in the next file */
     answer->file = wanted->file;
-    answer->file_length = wanted->file_length;
-    answer->file_begin = wanted->file_begin;
     answer->head_length = put_head(wanted, (int64_t)(get64(last) + get32(last + 8)), answer->head) - answer->head;
     answer->length = answer->head_length + wanted->body_bytes; /* in the room: a head is no longer than HEAD_ROOM */
     return answer->length;
@@ -94,11 +92,6 @@ EXPORT int64_t native_pull_prepared(struct wanted *wanted, const uint8_t *units,
 
 int64_t native_pull_made(const struct answer *answer, uint8_t *out, int64_t room) {
     if (answer->length > room) return 0;
-    uint8_t *at = put_text(out, answer->head, (size_t)answer->head_length), *end = out + answer->length;
-    for (int64_t n = 0; n < answer->count; n++) {
-        int64_t size = copy_record(answer->file, answer->file_length, answer->file_begin, answer->units + UNIT_BYTES * n, at, end - at);
-        if (size == 0) return 0;
-        at += size;
-    }
-    return at - out;
+    uint8_t *at = put_text(out, answer->head, (size_t)answer->head_length);
+    return copy_records(&answer->file, answer->units, answer->count, at, out + answer->length - at) ? answer->length : 0;
 }

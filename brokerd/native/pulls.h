@@ -2,21 +2,19 @@
 #ifndef LOGBOOM_PULLS_H
 #define LOGBOOM_PULLS_H
 
-#include "native.h"
+#include "log_files.h"
 
 enum { MOST_MESSAGES = 64, HEAD_ROOM = 512 /* the text of a head, and ten numbers of 20 digits */ };
 
 struct answer {
-    const uint8_t *file; /* of the log, mapped */
-    int64_t file_length, file_begin;
+    struct log_file file;
     int64_t length, head_length, count; /* in bytes, with its records; and of these */
     uint8_t head[HEAD_ROOM];            /* the frame up to its body */
     uint8_t units[MOST_MESSAGES * UNIT_BYTES];
 };
 
 struct wanted { /* laid_out.py has the same, of which brokerd/store/sight.py has the beginning */
-    const uint8_t *file;              /* of the log, */
-    int64_t file_length, file_begin;  /* and where its bytes begin there */
+    struct log_file file;
     const uint8_t *units;             /* of the queue */
     int64_t units_begin, units_end;   /* from this one on, before that one */
     int64_t min_offset, max_offset;   /* of the queue, to be told */

@@ -48,6 +48,9 @@ static inline void put_tail(uint8_t *at, uint32_t checksum) {
  * (reads.c) */
 int record_is_intact(const uint8_t *record, int64_t size);
 
+/* Whether the `size` bytes, likewise, are the record that was stored at that offset of the log. (runs.c) */
+int is_record_of(const uint8_t *record, int64_t offset, int64_t size);
+
 /* Copy the record that a queue's unit names to `into`, which has so much room: its size, or 0 when it has no room, is not in the file,
  * whose `length` bytes begin at `begin` of the log, or is not what was stored there. (runs.c) */
 int64_t copy_record(const uint8_t *file, int64_t length, int64_t begin, const uint8_t *unit, uint8_t *into, int64_t room);

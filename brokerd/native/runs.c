@@ -5,13 +5,16 @@
  */
 #include "record.h"
 
+int is_record_of(const uint8_t *record, int64_t offset, int64_t size) {
+    return get32(record) == (uint32_t)size && get64(record + 28) == (uint64_t)offset && record_is_intact(record, size);
+}
+
 int64_t copy_record(const uint8_t *file, int64_t length, int64_t begin, const uint8_t *unit, uint8_t *into, int64_t room) {
     int64_t offset = (int64_t)get64(unit), size = (int32_t)get32(unit + 8);
     if (size < RECORD_LEAST_BYTES || size > room) return 0;
     if (offset < begin || offset - begin > length - size) return 0;
     memcpy(into, file + (offset - begin), (size_t)size);
-    if (get32(into) != (uint32_t)size || get64(into + 28) != (uint64_t)offset || !record_is_intact(into, size)) return 0;
-    return size;
+    return is_record_of(into, offset, size) ? size : 0;
 }
 
 /* Copy the records that the units name, one behind the other, into `room` bytes: how many. It ends before the first one that
@@ -27,16 +30,4 @@ EXPORT int64_t native_copied(const uint8_t *file, int64_t length, int64_t begin,
         used += size;
     }
     return count;
-}
-
-/* Fill exactly `total` bytes with the records that the units name, one behind the other; 0 unless all of them are copied. */
-EXPORT int64_t native_joined(const uint8_t *file, int64_t length, int64_t begin, const uint8_t *units, int64_t count, uint8_t *into,
-                             int64_t total) {
-    int64_t used = 0;
-    for (int64_t n = 0; n < count; n++, units += UNIT_BYTES) {
-        int64_t size = copy_record(file, length, begin, units, into + used, total - used);
-        if (!size) return 0;
-        used += size;
-    }
-    return used == total;
 }

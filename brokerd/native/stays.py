@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from brokerd.native.library import Library
 from brokerd.native.wanted import WantedArea
+from remoting.disk import Held
 from remoting.transport.carrying import Lender
 
 MOST_STAYS: Final = 16  # stays.h has the same numbers
@@ -49,7 +50,7 @@ class Stay(NamedTuple):
     number: int
     lender: Lender
     ticket: int
-    log: memoryview
+    log: Held
     kept: tuple[object, ...]
     told: Callable[[Told], None]
 
@@ -96,7 +97,7 @@ class Stays:
         descriptor: int,
         tickets: tuple[int, int],
         kind: Kind,
-        log: memoryview,
+        log: Held,
         kept: tuple[object, ...],
         told: Callable[[Told], None],
     ) -> None:

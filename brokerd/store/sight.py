@@ -1,5 +1,5 @@
-"""What was seen of a queue by a reader who goes on there the next time: units that were as they were written, and the mapped file
-of the log that has their records. `StoreReads.sees` says whether that still holds, and looks again when it does not.
+"""What was seen of a queue by a reader who goes on there the next time: units that were as they were written, and the file of
+the log that has their records. `StoreReads.sees` says whether that still holds, and looks again when it does not.
 """
 
 from __future__ import annotations
@@ -21,18 +21,30 @@ _PLACE: Final = struct.Struct(">q")  # how a unit begins
 class Sight:
     """Of one reader. What he sees is in the area, for the library; it is right when `sees` has just said so."""
 
-    __slots__ = ("_begin", "_end", "_generation", "_queue", "_units", "_writes", "area", "key", "most_units", "view")
+    __slots__ = (
+        "_begin",
+        "_end",
+        "_generation",
+        "_queue",
+        "_units",
+        "_view",
+        "_writes",
+        "area",
+        "file",
+        "key",
+        "most_units",
+    )
 
     def __init__(self, area: WantedArea) -> None:
         self.area = area
         self.key = "", 0
         self.most_units = 0
-        self.view: FileView | None = None
         self.forget()
 
     def forget(self) -> None:
         """Hold nothing of what was seen."""
-        self.view = None
+        self.file: Segment | None = None
+        self._view: FileView | None = None
         self._queue: ConsumeQueue | None = None
         self._units = b""
         self._begin = self._end = 0
@@ -72,15 +84,25 @@ class Sight:
         place: int = _PLACE.unpack_from(self._units, (queue_offset - self._begin) * UNIT_BYTES)[0]
         return place
 
+    def has_file(self, segment: Segment) -> bool:
+        """Whether this is the file that is known, and it is read as it was."""
+        return self.file is segment and self._view is segment.view
+
     def note_file(self, segment: Segment) -> bool:
-        """The records are in this file, if it is mapped, and stays at one place in memory."""
-        self.view = None
-        address, view = segment.address(), segment.view
-        if view is None or not address:
+        """The records are in this file, if the library can read it: it is mapped, and stays at one place in memory, or it has a
+        descriptor."""
+        self.file = self._view = None
+        address, view, descriptor = segment.address(), segment.view, segment.file.descriptor
+        length = segment.end - segment.start
+        if view is not None:
+            if not address:
+                return False
+            with view.memory() as memory:
+                length = len(memory)
+        elif descriptor < 0:
             return False
         numbers = self.area.numbers
-        with view.memory() as memory:
-            numbers[wanted.FILE_LENGTH] = len(memory)
-        numbers[wanted.FILE], numbers[wanted.FILE_BEGIN] = address, segment.start
-        self.view = view
+        numbers[wanted.FILE], numbers[wanted.FILE_LENGTH], numbers[wanted.FILE_BEGIN] = address, length, segment.start
+        numbers[wanted.FILE_DESCRIPTOR] = descriptor
+        self.file, self._view = segment, view
         return True

@@ -216,9 +216,9 @@ class StoreReads:
         return self.cold_first is not None
 
     def sees(self, sight: Sight, queue_offset: int) -> bool:
-        """Whether there are messages from that offset on whose records are in a mapped file, and the tier is not to be asked:
-        what the sight has of them is right then, in this turn of the loop. Raises CorruptedFile for units that are not what was
-        written."""
+        """Whether there are messages from that offset on whose records are in a file that the library can read, and the tier is
+        not to be asked: what the sight has of them is right then, in this turn of the loop. Raises CorruptedFile for units that
+        are not what was written."""
         queue, log = self.queues.table.get(sight.key), self.commitlog
         if queue is None:
             return False
@@ -238,7 +238,7 @@ class StoreReads:
                 return False
             sight.note_units(queue, writes, queue_offset, units)
         segment = log.reads.segment_of(sight.place(queue_offset))
-        if segment is None or (segment.view is not sight.view and not sight.note_file(segment)) or sight.view is None:
+        if segment is None or not (sight.has_file(segment) or sight.note_file(segment)):
             return False
         numbers = sight.area.numbers
         numbers[MIN_OFFSET], numbers[MAX_OFFSET] = min_offset, max_offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -202,3 +203,31 @@ def test_a_file_says_when_it_was_written_if_anybody_noted_it(disk: Disk) -> None
         assert written_ms is not None
         assert written_ms >= 1_700_000_000_123
     before.close()
+
+
+def test_a_descriptor_that_is_held_stays_open_until_the_last_one_lets_go(tmp_path: Path) -> None:
+    local = LocalDisk(tmp_path / "data")
+    segment = local.open("a", create=True)
+    segment.write(0, [b"kept"])
+    descriptor, holds = segment.descriptor, [segment.hold() for _ in range(2)]
+    segment.close()
+    local.remove("a")
+    holds[0].release()
+    holds[0].release()  # once more is nothing
+    assert os.pread(descriptor, 9, 0) == b"kept"
+    holds[1].release()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.pread(descriptor, 9, 0)
+    local.close()
+
+
+def test_a_descriptor_that_was_held_is_closed_with_its_file(tmp_path: Path) -> None:
+    local = LocalDisk(tmp_path / "data")
+    segment = local.open("a", create=True)
+    descriptor = segment.descriptor
+    segment.hold().release()
+    os.fstat(descriptor)
+    segment.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    local.close()

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from remoting.disk import Bytes, DiskUsage
+from remoting.disk import Bytes, DiskUsage, Held
 from remoting.errors import StorageError
 
 SECTOR_BYTES = 512
@@ -153,6 +153,9 @@ class MemorySegment:
     def map(self) -> MemoryView:
         self._check()
         return MemoryView(self, self._file)
+
+    def hold(self) -> Held:
+        raise AssertionError("there is no descriptor")
 
     def truncate(self, size_bytes: int) -> None:
         self._check()

@@ -1,4 +1,4 @@
-"""A pull's answer as it is sent, head and records, made at once from a queue's units and the mapped log.
+"""A pull's answer as it is sent, head and records, made at once from a queue's units and files of the log.
 
 In C (`native/pulls.c`) an answer is prepared, which takes a microsecond: its messages are chosen and its head is written. Then it
 is made: records are copied once, checked where they were copied to, and left behind their head. That may be done beside the loop
@@ -100,13 +100,13 @@ class AnswerLayout:
             standing = self._once
             terms.stand(standing)
         sight = standing.sight
-        if not reads.sees(sight, offset) or sight.view is None:
+        if not reads.sees(sight, offset) or sight.file is None:
             return None
         if standing.brokers != brokers:
             standing.suggest(brokers)
         numbers = standing.area.numbers
         numbers[QUEUE_OFFSET], numbers[OPAQUE] = offset, opaque
-        done = carrier.give(connection, standing.area, sight.view, Failed(failed, request))
+        done = carrier.give(connection, standing.area, sight.file, Failed(failed, request))
         if done >= NOTHING_WANTED and done != NOT_MADE:
             return standing
         if done == NOT_LENT:
@@ -123,10 +123,10 @@ class AnswerLayout:
     ) -> bool:
         """Whether the carrier's thread answers what the connection asks like that, of what was `given` and seen in this turn:
         where there is one, and it is worth while. `told` gets to know what came of it."""
-        view = given.sight.view
-        if self._carrier is None or view is None or reads.prefers_cold or not given.has_more:
+        file = given.sight.file
+        if self._carrier is None or file is None or reads.prefers_cold or not given.has_more:
             return False
-        return self._carrier.have_stay(connection, Kind(*alike, given.area), view, given.kept, told)
+        return self._carrier.have_stay(connection, Kind(*alike, given.area), file, given.kept, told)
 
     def recall_stays(self) -> None:
         """Have all that stay there come back; what comes from now on is answered by what is looked at then."""

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from brokerd.native.library import Library
 from brokerd.store.log.file_turns import Looks
 from brokerd.store.log.record_checks import first_bad, first_bad_in_c
-from brokerd.store.log.run_copies import copied, copied_in_c, joined_in_c
+from brokerd.store.log.run_copies import FilePart, copied, copied_in_c, joined_in_c
 from brokerd.store.log.segment import Segment
 from brokerd.store.unit import UNIT, UNIT_BYTES, Unit
 from remoting.checksum import crc32
@@ -183,11 +183,9 @@ class RecordReads:
         segment = self._segments.get(first - first % self._segment_bytes)
         if segment is None or not first <= last or last + last_size > segment.end:
             return None
-        if self._joined_at_once is not None and encoded and segment.view is not None:
-            with segment.view.memory() as source:
-                whole = self._joined_at_once(source, segment.start, encoded, total)
-            if whole is not None:
-                return whole
+        whole = self._joined_in_c(segment, encoded, total) if encoded else None
+        if whole is not None:
+            return whole
         content = self._gathered(segment, units, last + last_size - first, total)
         known = self._known
         if known is None or len(units) < _LEAST_KNOWN or not encoded:
@@ -200,6 +198,18 @@ class RecordReads:
             self._check(content, units, encoded)
             known[slot] = found
         return content
+
+    def _joined_in_c(self, segment: Segment, encoded: bytes, total: int) -> bytes | None:
+        """The same, when they are as they were stored; None for what is left to Python, which says what is wrong."""
+        join, view, descriptor = self._joined_at_once, segment.view, segment.file.descriptor
+        if join is None:
+            return None
+        if view is not None:
+            with view.memory() as source:
+                return join(source, segment.start, encoded, total)
+        if descriptor < 0:
+            return None
+        return join(FilePart(descriptor, segment.end - segment.start), segment.start, encoded, total)
 
     def _gathered(self, segment: Segment, units: Sequence[Unit], span: int, total: int) -> bytes:
         """The bytes of the units' records, which lie in `span` bytes of the segment, in as few steps as that takes."""

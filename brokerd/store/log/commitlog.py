@@ -50,7 +50,8 @@ log = logging.getLogger(__name__)
 
 DIRECTORY = "commitlog"
 # Files at the log's end that are read through a mapping, if this process has written them: their pages are in memory anyway.
-# Others are read with pread, where a bad sector is damage of a record, and not a signal that ends the process after every start.
+# Others are read with pread, in C too: a bad sector is damage of a record then, and not a signal that ends the process after each
+# start.
 _MAPPED_FILES = 2
 _REWRITE_BYTES = 1 << 20
 

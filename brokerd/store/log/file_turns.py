@@ -22,7 +22,7 @@ Four locks, taken in this order by who needs several:
 | housekeeper | removes a file that was taken out, if a reset did not do so | `removals`; `contents` to close it |
 | scrubber | writes intact bytes over damaged ones before the end, in any file, and syncs them | `contents` |
 | scrubber | reads a file that it opened itself: it may go under it, so what it finds is looked at again | nothing |
-| carrier | copies records out of the mapping of a file, as tier helpers do | nothing: `Looks.enders` has it finish |
+| carrier | copies records out of a file: of its mapping, as tier helpers do, or read | nothing: `Looks.enders` has it finish |
 | tier helper | copies records out of the mapping of a file, which may have left the log meanwhile | a share of `looks` |
 
 What a thread found out before it had the lock it looks at again when it has it: the loop may have cut the log meanwhile, which

@@ -1,14 +1,14 @@
 """Records of one queue, copied out of a file of the log, where those of others lie between them, into memory that is used again.
 
 Whoever moves all that a queue has, as tiers do, touches each byte once, and needs no memory that the system has to find first.
-It runs in C where the broker has its library (`native/runs.c`); Python says what is right.
+It runs in C where the broker has its library (`native/runs.c`, `log_files.c`); Python says what is right.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from brokerd.native.library import Library
 from brokerd.native.memory import Pinned
@@ -20,9 +20,16 @@ from remoting.disk import Bytes
 # that were copied, one behind the other, from the first on. It ends before one that has no room, is elsewhere, or is damaged.
 Copied = Callable[[Bytes, int, bytes, memoryview, int], bytes]
 
-# Of bytes of the log, where they begin in it, units, and the sum of their sizes: the records, one behind the other; None unless
+# Of a part of the log, where it begins in it, units, and the sum of their sizes: the records, one behind the other; None unless
 # all of them are there and what was stored.
-Joined = Callable[[memoryview, int, bytes, int], bytes | None]
+Joined = Callable[["memoryview | FilePart", int, bytes, int], bytes | None]
+
+
+class FilePart(NamedTuple):
+    """So many bytes from a file's begin on, by the system's number of the open file."""
+
+    descriptor: int
+    length: int
 
 
 def copied(source: Bytes, begin: int, units: bytes, into: memoryview, place: int) -> bytes:
@@ -71,18 +78,21 @@ def joined(source: memoryview, begin: int, units: bytes, total: int) -> bytes | 
 def joined_in_c(library: Library) -> Joined:
     """The same by the library."""
     pointer, number, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
-    call = library.function("native_joined", number, pointer, number, number, text, number, text, number)
+    call = library.function("native_joined", number, pointer, number, number, number, text, number, text, number)
     fresh = ctypes.PYFUNCTYPE(ctypes.py_object, pointer, ctypes.c_ssize_t)(
         ("PyBytes_FromStringAndSize", ctypes.pythonapi)
     )
 
-    def join(source: memoryview, begin: int, units: bytes, total: int) -> bytes | None:
-        if not 1 < total <= len(source):  # a single byte is one that Python has once for all
+    def join(source: memoryview | FilePart, begin: int, units: bytes, total: int) -> bytes | None:
+        length = source.length if isinstance(source, FilePart) else len(source)
+        if not 1 < total <= length:  # a single byte is one that Python has once for all
             return None
         content: bytes = fresh(None, total)  # nobody else has it yet: it is made to be filled
+        asked = units, len(units) // UNIT_BYTES, content, total
+        if isinstance(source, FilePart):
+            return content if call(None, length, begin, source.descriptor, *asked) else None
         with Pinned(source) as data:
-            is_all: int = call(data, len(source), begin, units, len(units) // UNIT_BYTES, content, total)
-        return content if is_all else None
+            return content if call(data, length, begin, -1, *asked) else None
 
     return join
 

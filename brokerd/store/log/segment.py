@@ -1,11 +1,11 @@
-"""One file of the commitlog, and its mapping."""
+"""One file of the commitlog, and how it is read: through its mapping, or from its descriptor."""
 
 from __future__ import annotations
 
 from mmap import mmap
 
 from brokerd.native.memory import Pinned
-from remoting.disk import FileSegment, FileView
+from remoting.disk import FileSegment, FileView, Held
 
 
 class Segment:
@@ -32,6 +32,10 @@ class Segment:
             with memoryview(view) as memory, Pinned(memory) as self._address:
                 pass  # it stays there as long as it is mapped
         return self._address
+
+    def hold(self) -> Held:
+        """Have what it is read from now stay until that is released, also when the file leaves the log."""
+        return self.file.hold() if self.view is None else self.view.memory()
 
     def unmap(self) -> None:
         if self.view is not None:

@@ -13,7 +13,7 @@ import pytest
 
 from brokerd.native.library import Library
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.log.run_copies import joined, joined_in_c
+from brokerd.store.log.run_copies import FilePart, joined, joined_in_c
 from brokerd.store.queues.queue_reads import joined as joined_result
 from brokerd.store.store import MessageStore
 from brokerd.store.store_reads import Run, Suspicion
@@ -83,10 +83,11 @@ def test_close_records_of_an_older_file_take_one_read(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_one_call_joins_what_steps_join(seed: int) -> None:
-    """Also of units that name nothing, or what is elsewhere, and of a sum that is wrong."""
+def test_one_call_joins_what_steps_join(seed: int, tmp_path: Path) -> None:
+    """Out of memory and out of a file; also of units that name nothing, or what is elsewhere, and of a sum that is wrong."""
     rng = Random(seed)
     in_c = joined_in_c(native_library())
+    path, cuts, by_file = tmp_path / "file", Random(seed), 0
     log = make_log(MemoryDisk())
     places = [(fill(log, 1, size)[0], size) for size in rng.choices((120, 200, 333), k=10)]
     content, begin = log.read(0, log.end_offset), rng.choice((0, 0, 40))
@@ -102,9 +103,17 @@ def test_one_call_joins_what_steps_join(seed: int) -> None:
         if rng.random() < 0.2:
             source[rng.randrange(len(source))] ^= 1
         total = max(0, min(sum(size for _, size in chosen) + rng.choice((0, 0, 0, -1, 1)), 1 << 16))
-        assert in_c(memoryview(source), begin, units, total) == (
-            joined(memoryview(source), begin, units, total) if total > 1 else None
-        )
+        expected = joined(memoryview(source), begin, units, total) if total > 1 else None
+        assert in_c(memoryview(source), begin, units, total) == expected
+        path.write_bytes(source[: len(source) - cuts.choice((0, 0, 1, 1000))])
+        with path.open("rb") as file:
+            found = in_c(FilePart(file.fileno(), len(source)), begin, units, total)
+        if path.stat().st_size == len(source):
+            assert found == expected
+            by_file += found is not None
+        else:
+            assert found in (None, expected), "the file ends before its end"
+    assert by_file > 5
 
 
 @pytest.mark.parametrize("step", [1, 2])
