@@ -18,8 +18,9 @@ from brokerd.store.draft import Draft
 from brokerd.store.log.layout import file_name, file_start
 from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.queue_reads import GetResult, GetStatus
+from brokerd.store.settings import StoreSettings
 from brokerd.transactions.decide import Outcome
-from controllerd.replicas.records import MasterElected, Record, SyncStateSetChanged
+from controllerd.replicas.records import LIVES_LEVEL, MasterElected, Record, SyncStateSetChanged
 from controllerd.replicas.state import Group, ReplicasState
 from controllerd.state.machine import ControllerMachine
 from remoting.names import dead_letter_topic_of
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
     from tests.sim.controller import SimController
     from tests.sim.side_group import SideGroup
+    from tests.support.disks import MemoryFile
 
     Cluster = SimCluster | SideGroup
 
@@ -54,6 +56,11 @@ class Truth:
         self._masters: dict[tuple[str, int], int] = {}
         self._codes: dict[tuple[str, int], str] = {}
         self.elections = 0
+
+    @property
+    def counts_lives(self) -> bool:
+        """Whether the controllers agree on which lives of brokers are members."""
+        return self._machine.features.level >= LIVES_LEVEL
 
     @property
     def group(self) -> Group | None:
@@ -177,16 +184,18 @@ class Promises:
             for holder in holders:
                 self.looked_up += 1
                 if not any(
-                    _has_on_disk(each, outcome.physical_offset, bytes(draft.body)) for each in self._of_id(holder)
+                    _has_on_disk(holder.store_settings, each, outcome.physical_offset, bytes(draft.body))
+                    for each in self._directories(holder)
                 ):
                     self._cluster.world.broken(
                         f"{broker.name} acknowledged offset {outcome.physical_offset} in epoch {epoch}, and {holder.name}, which "
                         f"is in the set {sorted(members)}, does not have it on its disk"
                     )
 
-    def _of_id(self, holder: SimBroker) -> list[SimBroker]:
-        """The process that has the id: it may be one that runs on a copy of the holder's directory."""
-        return [holder, *self._cluster.second_processes.get(holder, ())]
+    def _directories(self, holder: SimBroker) -> list[dict[str, MemoryFile]]:
+        """Those of its id: it may be another process that has it, on a copy of the holder's, or one that was put aside."""
+        processes = [holder, *self._cluster.second_processes.get(holder, ())]
+        return [*(each.disk.files for each in processes), *self._cluster.put_aside.get(holder, ())]
 
     def became_master(self, broker: SimBroker) -> None:
         """A new master knows every offset that a consumer was told is committed, and every message that it was told is acked."""
@@ -508,14 +517,13 @@ def fetch(cluster: Cluster, broker: SimBroker, topic: str, queue_id: int, offset
     return results[-1]
 
 
-def _has_on_disk(broker: SimBroker, physical_offset: int, body: bytes) -> bool:
+def _has_on_disk(settings: StoreSettings, files: Mapping[str, MemoryFile], physical_offset: int, body: bytes) -> bool:
     """Whether the record at the offset is on the platter, with that body."""
-    size = broker.store_settings.segment_size_bytes
-    start = file_start(physical_offset, size)
-    file = broker.disk.files.get(f"commitlog/{file_name(start)}")
+    start = file_start(physical_offset, settings.segment_size_bytes)
+    file = files.get(f"commitlog/{file_name(start)}")
     if file is None:
         return False
     length = int.from_bytes(file.platter.read(physical_offset - start, 4), "big")
-    if not 0 < length <= broker.store_settings.max_record_bytes:
+    if not 0 < length <= settings.max_record_bytes:
         return False
     return body in file.platter.read(physical_offset - start, length)

@@ -38,7 +38,7 @@ from tests.sim.stowed_timers import STOWED_TIMERS
 from tests.sim.tiered import SEGMENT_BYTES, TIERED, WITHOUT_CLIENTS, Tiered
 from tests.sim.transactors import TRANSACTION_TOPIC, Transactor
 from tests.sim.world import Network, Violation, World, collector_off
-from tests.support.disks import Counters
+from tests.support.disks import Counters, MemoryFile
 
 SETTLE_LIMIT_MS = 60_000
 DRAIN_LIMIT_MS = 60_000
@@ -76,12 +76,14 @@ class SimCluster:
         self.world = world = World(story.seed)
         self.calm_ticks = story.calm_ticks
         self.writes_ahead = story.writes_ahead
+        self.counts_lives = story.counts_lives  # or from when on; see `older_directories`
         self.network = Network(world)
         self.history = History()
         self.unhandled: Counter[str] = Counter()  # errors of a disk that nobody handled
         self.ids: dict[int, SimBroker] = {}  # whose disk holds what a broker id stands for; gone when the disk is
         self.rotten: list[SimBroker] = []
         self.second_processes: dict[SimBroker, list[SimBroker]] = {}  # which run on copies of a broker's directory
+        self.put_aside: dict[SimBroker, list[dict[str, MemoryFile]]] = {}  # directories that others took the place of
         self.clients: list[Client] = []
         self.living: set[str] = set()  # consumers that are there, besides clients by their names
         self.interruptions = 0  # masterships that ended, and disks that refused

@@ -194,8 +194,8 @@ class SimController(Node):
         self.every(self.settings.liveness.scan_ms, self.guarded(self._scan))
         self.every(_LOOK_MS, self.guarded(self._returns.look))
         self.every(_LOOK_MS, self._greet)
-        if self.cluster.story.counts_lives:
-            self.every(_LOOK_MS, self.guarded(self._raise_level))
+        if self.cluster.counts_lives:
+            self.raise_level_soon()
 
     def _build(self) -> None:
         raft = self.settings.raft
@@ -398,8 +398,11 @@ class SimController(Node):
                 continue
             self._under_way.discard(name)
 
+    def raise_level_soon(self) -> None:
+        """All of them are of one version here, which may be said a while after they started."""
+        self.every(_LOOK_MS, self.guarded(self._raise_level))
+
     def _raise_level(self) -> None:
-        """All of them are of one version here."""
         level = self.machine.highest_level
         if self.is_serving and self.machine.features.level < level:
             with contextlib.suppress(LogboomError):

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tests.sim.fixed_roles import FixedGroup
 from tests.sim.mortals import Mortals
+from tests.sim.older_directories import NAME as OLDER_DIRECTORIES
+from tests.sim.older_directories import OlderDirectories
 from tests.sim.ordered_groups import OrderedGroups
 from tests.sim.originals import Originals
 from tests.sim.resets import Resets
@@ -54,6 +56,7 @@ INGREDIENTS: Final[dict[str, Callable[[SimCluster], Addition]]] = {
     TIERED: Tiered,
     "timers": Timed,
     STOWED_TIMERS: StowedTimers,
+    OLDER_DIRECTORIES: OlderDirectories,
 }
 _SHARES: Final = {
     "copied directories": 0.12,
@@ -67,9 +70,12 @@ _SHARES: Final = {
     "timers": 0.15,
     TIERED: 0.12,
     STOWED_TIMERS: 0.08,
+    OLDER_DIRECTORIES: 0.15,
 }
 # These read what only the log has: they would have to be told of the tier.
 _READ_THE_LOG: Final = frozenset({"offset resets", "replica of the original", "timers"})
+# The one has copies that only what controllers heard could tell, in the others brokers share what a directory only refers to.
+_NOT_BESIDE_OLDER_DIRECTORIES: Final = frozenset({"copied directories", TIERED, STOWED_TIMERS})
 # Where one disk is damaged the others must be there, and nothing else may go wrong with them.
 _NOT_IN: Final = frozenset({"rot", "decay", "memory"})
 
@@ -81,4 +87,6 @@ def draw_ingredients(rng: Random, mood: str) -> frozenset[str]:
         drawn -= {TIERED}  # it is one
     if not drawn.isdisjoint({TIERED, STOWED_TIMERS}):
         drawn -= _READ_THE_LOG
+    if not drawn.isdisjoint(_NOT_BESIDE_OLDER_DIRECTORIES):
+        drawn -= {OLDER_DIRECTORIES}
     return frozenset() if mood in _NOT_IN else drawn

@@ -4,7 +4,8 @@ Real replication drivers over logs in memory, and the controllers' rules for ele
 clients beside producers. A story is 80 events drawn from the seed: appends, flushes, parts of a stream, lost answers, elections,
 crashes in the middle of a durable step. After every event it is checked that whoever could be elected has all that was
 acknowledged or shown, that the required set holds the controllers' set, and that logs are identical as far as their epochs say.
-In one of a few stories the faults end, and the group must heal and be alike.
+In one of a few stories the faults end, and the group must heal and be alike. In some, older copies of brokers' directories take
+their place (`light_directories`): who runs on another one than it had as a member of the set counts for nothing until it left.
 
 The checks do the same as `check_safety` of the unit tests, but look only at what an event may have changed.
 """
@@ -19,6 +20,7 @@ from brokerd.replication.epochs.epoch_list import EpochList, decode_epochs
 from brokerd.replication.settings import ReplicationSettings
 from remoting.errors import CorruptedFile
 from tests.sim.coverage import Coverage
+from tests.sim.light_directories import Directories
 from tests.sim.world import Violation
 from tests.support.disks import MemoryFile, PowerLost
 from tests.unit.brokerd.replication.group import Group, MemoryReplicatedLog, Node
@@ -27,11 +29,12 @@ from tests.unit.brokerd.replication.schedules import WEIGHTS, Story
 
 STEPS = 80
 HEALS = 10  # one story of so many is told to the end
-ROTS = 5  # in one story of so many the files of epochs rot, and in another one settings change
+ROTS = 5  # in one story of so many the files of epochs rot, in another one settings change, in another one old copies come back
 _LIVE = {"reconfigure": 3.0}
 _ROT = {"rot": 3.0, "crash": 2.5, "start": 8.0}
+OLD = {"copy_directory": 3.0, "put_back": 3.0, "crash": 2.5, "start": 8.0}
 LIGHT_CHANGES = ("master", "replica", "fenced", "set")
-LIGHT_FAULTS = ("crash", "power_lost", "cut", "lose_answer", "abandon", "lose_master", "rot", "reconfigure")
+LIGHT_FAULTS = ("crash", "power_lost", "cut", "lose_answer", "abandon", "lose_master", "rot", "reconfigure", "put_back")
 _NEAR_EVENTS = 8.0
 
 
@@ -75,7 +78,8 @@ class Watch:
     def _state(self) -> list[object]:
         """All that the checks go by."""
         controller = self._group.controller
-        state: list[object] = [controller.members, controller.master_epoch, len(self._group.acknowledged)]
+        state: list[object] = [controller.trusted, controller.members, controller.master_epoch]
+        state.append(len(self._group.acknowledged))
         for node in self._nodes:
             log = node.log
             state += (node.broker_id, node.alive, node.life, log.min_offset, len(log.data), log.flushed_offset)
@@ -90,8 +94,8 @@ class Watch:
 
     def _note_cuts(self) -> bool:
         """Whether something that was checked may have changed: a log lost bytes, or the controllers' set is another one."""
-        again = self._group.controller.members != self._members
-        self._members = self._group.controller.members
+        again = self._group.controller.trusted != self._members
+        self._members = self._group.controller.trusted
         for index, node in enumerate(self._nodes):
             min_before, flushed_before, life = self._last_cut[index]
             log = node.log
@@ -241,9 +245,10 @@ class LightStory(Story):
         self._without = without
         self._roles = [0] * size  # how many role changes of each broker were noted
         if weights is None:
-            weights = {ROTS - 1: _ROT, ROTS - 2: _LIVE}.get(seed % ROTS, {})
+            weights = {ROTS - 1: _ROT, ROTS - 2: _LIVE, ROTS - 3: OLD}.get(seed % ROTS, {})
         self._weights = {**WEIGHTS, **weights}
         self._views = [self.group.controller.view()]  # the last of each epoch
+        self._directories = Directories(self.group)
 
     def run(self, *_: object, **__: object) -> None:
         """Tell it, and in some stories let the group heal."""
@@ -286,6 +291,7 @@ class LightStory(Story):
         elif self.heals:
             self.trace.append("everything is healed")
             self._take_settings_back()
+            self._directories.bring_back()
             self.finish()
             self.did["healed"] += 1
 
@@ -323,6 +329,14 @@ class LightStory(Story):
         file = self.rng.choice(files)
         rot_bit(file, self.rng.randrange(len(file.seen.held)), self.rng.randrange(8))
         return True
+
+    def copy_directory(self) -> bool:
+        """Somebody copies what a broker has on its disk."""
+        return self._directories.copy(self.rng)
+
+    def put_back(self) -> bool:
+        """A broker ends, and an older copy takes the place of its directory."""
+        return self._directories.put_back(self.rng)
 
     def reconfigure(self) -> bool:
         """An administrator changes what may be changed while brokers run, on one of them: how many copies a message must have at

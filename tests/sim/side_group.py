@@ -21,6 +21,7 @@ from tests.sim.checks import Promises, check_messages
 from tests.sim.clients import QUEUES, TOPIC, Client, Producer, Puller
 from tests.sim.history import History
 from tests.sim.world import World
+from tests.support.disks import MemoryFile
 
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
@@ -44,6 +45,7 @@ class SideGroup:
         self.ids: dict[int, SimBroker] = {}
         self.rotten: list[SimBroker] = []
         self.second_processes: dict[SimBroker, list[SimBroker]] = {}
+        self.put_aside: dict[SimBroker, list[dict[str, MemoryFile]]] = {}
         self.unhandled: Counter[str] = Counter()
         self.interruptions = 0
         self.scrub_round_ms = cluster.scrub_round_ms

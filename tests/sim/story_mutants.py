@@ -37,6 +37,7 @@ from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.record.codec import Record
 from tests.sim.mutants import Mutant, full, scenario
+from tests.sim.older_directories import NAME as OLDER_DIRECTORIES
 from tests.sim.test_copied_disk import ids_of_two, last_member_is_a_copy
 from tests.unit.controllerd.replicas import test_heartbeat, test_lost_tail
 
@@ -68,6 +69,11 @@ def _every_process_is_a_later_life(self: HeartbeatTable, known: Heartbeat, incar
 def _no_directory_is_another(group: Group, seen: Observation) -> bool:
     """W27: who runs on a directory that has never seen the member's life leads like its next one."""
     return False
+
+
+def _whoever_lives_is_counted(group: Group, seen: Observation) -> bool:
+    """W27: the life that is heard is counted as the member, whatever its directory has seen."""
+    return seen.broker_id in group.sync_state_set and group.lives.get(seen.broker_id) != seen.incarnation
 
 
 def _a_copy_alone(seed: int) -> None:
@@ -195,6 +201,15 @@ MUTANTS = (
         tuple((module, "runs_elsewhere", _no_directory_is_another) for module in (elect, decide, lives, replicas)),
         _a_copy_alone,
         within=2,
+    ),
+    Mutant(
+        "the life that is heard is counted",
+        "W27",
+        _says(_whoever_lives_is_counted),
+        ((lives, "_is_to_be_counted", _whoever_lives_is_counted),),
+        full("calm", ingredients=(OLDER_DIRECTORIES,), fault_ms=4500),
+        within=20,
+        is_quick=False,
     ),
     Mutant(
         "groups mixed up",

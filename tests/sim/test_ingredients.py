@@ -17,6 +17,7 @@ _DONE = {
     "gRPC through replicas": ("gRPC send through a replica", "ok"),
     "lease holders that die": ("lease holder", "dies"),
     "message groups": ("pop in groups", "ok"),
+    "older directories": ("older directory", "put back"),
     "offset resets": ("reset-pulls", "looked at"),
     "replica of the original": ("copy of the original", "bytes"),
     "second group": ("send to either group", "broker-b"),

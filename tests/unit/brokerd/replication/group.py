@@ -210,6 +210,7 @@ class Controller:
         self.set_epoch = 0
         self.registered: frozenset[int] = frozenset(group.nodes)
         self.suspects: set[int] = set()  # who said that it may have lost the end of its log, and was not judged since
+        self.elsewhere: set[int] = set()  # those of them that run on another directory than they had as members
 
     @property
     def trusted(self) -> frozenset[int]:
@@ -223,7 +224,7 @@ class Controller:
                 return
             if self.master_id == broker_id:
                 self.lose_master()
-            self.members -= {broker_id}
+            self._install(self.members - {broker_id})
             self.set_epoch += 1
         self.suspects.discard(broker_id)
 
@@ -240,7 +241,7 @@ class Controller:
         self.master_id = winner
         self.master_life = self.group.nodes[winner].life
         self.master_epoch += 1
-        self.members = self.staying(winner)
+        self._install(self.staying(winner))
         self.set_epoch += len(self.members) > 1
         self.set_epoch += 1
 
@@ -257,7 +258,7 @@ class Controller:
 
     def candidates(self) -> list[int]:
         eligible = self.members or self.registered - self.group.learners
-        live = sorted(each for each in eligible if self.group[each].alive)
+        live = sorted(each for each in eligible - self.elsewhere if self.group[each].alive)
         trusted = [each for each in live if each not in self.suspects]
         if trusted or not self.members or 2 * len(live) <= len(self.members):
             return trusted
@@ -280,9 +281,13 @@ class Controller:
             return codes.CONTROLLER_INVALID_REPLICAS
         if not all(self.group[each].alive for each in proposal.members):
             return codes.CONTROLLER_BROKER_NOT_ALIVE
-        self.members = proposal.members
+        self._install(proposal.members)
         self.set_epoch += 1
         return codes.SUCCESS
+
+    def _install(self, members: frozenset[int]) -> None:
+        self.suspects -= self.elsewhere - members  # who leaves the set may run on any directory
+        self.elsewhere, self.members = self.elsewhere & members, members
 
     def process(self, request: Request) -> Answer:
         requester = request.node.broker_id
