@@ -42,8 +42,8 @@ _MOST_PIECES: Final = _PIECES - _NEAR
 _MADE_BYTES: Final = 256 * 1024 + 512  # likewise
 _MOST_BYTES: Final = 4 * 1024 * 1024  # that wait for the thread
 _MISSED_NUMBERS: Final = 2
-# How often it is looked who is done. An answer's file is mapped, or its descriptor open, no longer than that; who stays and asks no
-# more is back, with what he committed, in twice the time.
+# How often it is looked who is done. An answer's file is mapped, or its descriptor open, no longer than that; who stays and asks
+# no more is back, with what he committed, in twice the time.
 _LOOK_S: Final = 0.025
 
 
