@@ -22,7 +22,7 @@ from brokerd.store.queues.consume_queue import ConsumeQueue
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.unit import BLANK_SIZE
 
-_SLICE: Final = 50  # queues looked at in one turn of the loop: some milliseconds
+_SLICE: Final = 20  # queues looked at in one turn of the loop: some milliseconds
 
 
 class Wish(NamedTuple):

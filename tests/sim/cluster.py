@@ -253,8 +253,10 @@ class SimCluster:
         def create() -> None:
             master = self.master()
             assert master is not None
-            master.core.metadata.put_topic(TopicConfig(TOPIC, QUEUES, QUEUES, 6), answers.append)
-            master.core.metadata.put_topic(TopicConfig(TRANSACTION_TOPIC, 1, 1, 6), answers.append)
+            said = self.tiered.said_of if self.tiered is not None else lambda _: {}
+            for topic, queues in ((TOPIC, QUEUES), (TRANSACTION_TOPIC, 1)):
+                config = TopicConfig(topic, queues, queues, 6, attributes=said(topic))
+                master.core.metadata.put_topic(config, answers.append)
             master.core.metadata.put_group(GroupConfig(POP_GROUP, retry_max_times=1000), answers.append)
             ordered = GroupConfig(ORDERED_GROUP, fifo=True, retry_max_times=1000)
             master.core.metadata.put_group(ordered, answers.append)

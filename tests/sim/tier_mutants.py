@@ -7,6 +7,7 @@ from typing import Any
 
 from brokerd.composition.local_queues import StoreQueues
 from brokerd.store.queues.consume_queues import ConsumeQueues
+from brokerd.store.wanted_files import WantedFiles
 from brokerd.tiers.commits import Commits
 from brokerd.tiers.objects.interface import ObjectStoreError
 from brokerd.tiers.service import TierService
@@ -59,6 +60,11 @@ def _as_if_all_were_seen(self: OpenTransactions, queue_offset: int) -> None:
 
 def _as_they_stand(self: ConsumeQueues, entries: Any, log_min_offset: int) -> None:
     """A new master takes its queues for where they were before the log's first files went."""
+
+
+def _is_found_nowhere(self: WantedFiles, queue: Any, file: Any, begin: int) -> int:
+    """A file goes while a topic wants a message in it."""
+    return -1
 
 
 _fetch = Stowage._fetch
@@ -154,6 +160,16 @@ MUTANTS = (
         _tier,
         within=6,
         first=76,
+        is_quick=False,
+    ),
+    Mutant(
+        "what topics want is found nowhere",
+        "retention",
+        _is_found_nowhere.__doc__ or "",
+        ((WantedFiles, "_last_stored_ms", _is_found_nowhere),),
+        _tier,
+        within=8,
+        first=24,
         is_quick=False,
     ),
     Mutant(

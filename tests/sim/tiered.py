@@ -4,6 +4,7 @@ So most of what is read, by consumers and by the checks, is read from the tier; 
 files have it. The store has troubles of its own beside the faults of the story. Checker 11, that log, queues, index and tier
 agree:
 
+- in some stories a topic wants its messages in local files for an hour: no file goes with one in it that is younger;
 - no local file goes before all of its messages, but those of the system, are in the tier as the broker's own log says
   (a full disk, which does not wait, is the subject of the model: `tests.unit.brokerd.tiers.world`);
 - in the end all replicas have the same table of the tier, and the manifest alone says the same;
@@ -26,7 +27,8 @@ from typing import TYPE_CHECKING, Final
 
 from brokerd.composition.environment import Tier
 from brokerd.metadata import tier_policy
-from brokerd.store.log.retention import RetentionDecision
+from brokerd.metadata.local_policy import RESERVE_TIME
+from brokerd.store.log.retention import FileAge, RetentionDecision
 from brokerd.store.read_levels import ReadLevel
 from brokerd.store.unit import UNIT
 from brokerd.tiers.index.keys import PlainKeys
@@ -38,7 +40,9 @@ from remoting.tier.contents import Queue, TierContents
 from remoting.tier.index import ITEM, decode_index
 from remoting.tier.names import LEASES, STATES, parse_stowed_name
 from remoting.tier.segments import Form, Segment
+from tests.sim.clients import TOPIC
 from tests.sim.object_store import SimObjects, SimObjectStore
+from tests.sim.transactors import TRANSACTION_TOPIC
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
@@ -57,6 +61,8 @@ _MOST_SKIPPED_MS: Final = (
 )  # while there are uploads: what is on its way for an hour is taken for garbage
 _A_DAY_LATER_MS: Final = 8000
 _FORCED: Final = 0.125  # of all stories
+_KEEPING: Final = 0.125  # of those, too
+_KEPT_MS: Final = 60 * _MINUTE_MS
 _AT_REST_MS: Final = 1000  # longer than the tier waits for anything
 _TROUBLES: Final = {
     "cut off": 3,
@@ -90,7 +96,11 @@ class Tiered:
         )
         if world.random("read level").random() < _FORCED:
             self.settings = replace(self.settings, read_level=ReadLevel.FORCE)
-        self.removed_files = self.removed_messages = 0
+        keeping = world.random("kept topic")
+        self._kept = (
+            keeping.choice((TOPIC, TRANSACTION_TOPIC, TRANSACTION_TOPIC)) if keeping.random() < _KEEPING else ""
+        )
+        self.removed_files = self.removed_messages = self.kept_rounds = 0
         self._is_over = False
         self._objects: dict[SimBroker, SimObjects] = {}  # of brokers that live
         self._log_end, self._unchanged_since_ms = -1, 0.0
@@ -103,6 +113,10 @@ class Tiered:
         self.ended(broker)  # that is how a start begins again that had something mended
         self._objects[broker] = objects
         return Tier(objects, objects.loop())
+
+    def said_of(self, topic: str) -> dict[str, str]:
+        """The topic's attributes."""
+        return {RESERVE_TIME: "1"} if topic == self._kept else {}
 
     def ended(self, broker: SimBroker) -> None:
         """A life of the broker, or the story, is over."""
@@ -121,12 +135,38 @@ class Tiered:
         if store.is_full:
             waiting = tiers.waiting_offset()
             held = held if waiting is None else min(held, waiting)
-        ends = [each.end for each in store.file_ages()[:-1]]
-        count = sum(end <= held for end in ends)
+        ages = store.file_ages()[:-1]
+        ends = [each.end for each in ages]
+        may_go = sum(end <= held for end in ends)
+        count = may_go if store.is_full else self._unwanted(broker, ages[:may_go])
+        self.kept_rounds += count < may_go
         if count:
             self._check_going(broker, ends[count - 1])
             self.removed_files += count
         return decision._replace(remove=count)
+
+    def _unwanted(self, broker: SimBroker, files: Sequence[FileAge]) -> int:
+        """How many of these go which are older than none that is wanted, if nobody else wants any of them."""
+        wanted, now_ms = broker.core.store.wanted, broker.wall_ms()
+        while wanted.look_on(files, 0, now_ms, now_ms, 0):
+            pass
+        marked = wanted.marked(files)
+        count = next((n for n, file in enumerate(marked) if file.wanted_until_ms > now_ms), len(marked))
+        if count and self._kept:
+            self._check_unwanted(broker, files[count - 1].end, now_ms)
+        return count
+
+    def _check_unwanted(self, broker: SimBroker, end: int, now_ms: int) -> None:
+        """Among all messages up to there is none that the topic wants."""
+        store, config = broker.core.store, broker.core.metadata.topic(self._kept)
+        if config is None or RESERVE_TIME not in config.attributes:
+            return
+        for queue_id in store.queue_ids(self._kept):
+            first = store.local_min_offset(self._kept, queue_id)
+            for position, _, _ in store.read_units(self._kept, queue_id, first, 1 << 20):
+                stored_ms = store.commitlog.store_timestamp_at(position)
+                if position < end and stored_ms + _KEPT_MS > now_ms:
+                    self._world.broken(f"{broker.name} removes a message of {self._kept} of {stored_ms} at {now_ms}")
 
     def _check_going(self, broker: SimBroker, end: int) -> None:
         """All of the log up to there is about to go: its messages are in the tier."""
@@ -188,6 +228,7 @@ class Tiered:
         counts = {
             "objects put": len(stored.puts),
             "files removed": self.removed_files,
+            "rounds that kept files for a topic": self.kept_rounds,
             "messages that went with them": self.removed_messages,
             "manifests of other masters": max(0, len(self.node.writers) - 1),
             **{f"store: {name}": count for name, count in self.node.counters.items()},

@@ -51,8 +51,10 @@ def test_a_topic_shows_how_long_its_messages_stay(viewer: Client, hours: int, wo
 @pytest.mark.django_db
 def test_files_that_stay_and_files_that_went_are_shown(viewer: Client) -> None:
     put(240, kept_files=7, kept_bytes=7 << 30, kept_topic="orders")
-    assert "keeps 7 old files of its log, 7.0" in shown(viewer, "/topics/orders/")
-    assert "old files of its log" not in shown(viewer, "/topics/payments/")
+    text = shown(viewer, "/topics/orders/")
+    assert "7 old files of replica 1 (broker-a-2) of broker-a, 7.0" in text
+    assert "stay: this topic has messages in the oldest that it wants kept" in text
+    assert "old files of" not in shown(viewer, "/topics/payments/")
     text = shown(viewer, "/").partition('aria-label="Files of broker-a that topics want kept"')[2].partition("</dl>")[0]
     for words in ("replica 1", "7", "7.0", "the oldest for", "orders"):
         assert words in text, words

@@ -375,7 +375,7 @@ class Model:
         return (starts[removed] if starts else 0) // SEGMENT_BYTES
 
 
-@pytest.mark.parametrize("slice_queues", [1, 50])
+@pytest.mark.parametrize("slice_queues", [1, 20])
 @settings(max_examples=examples(60), deadline=None)
 @given(story=st.lists(steps, min_size=5, max_size=60))
 async def test_rounds_remove_what_the_model_says(slice_queues: int, story: list[tuple[object, ...]]) -> None:
