@@ -240,7 +240,6 @@ class ColdReads:
             return self._line[wanted][0]
         room = min(self.ahead().most_bytes, self.cache.max_bytes // _CACHE_PART)
         count = min(window, max(LEAST, room * segment.messages // max(1, segment.message_bytes)))
-        count = _whole_parts(count, segment)
         end = self.cache.room_behind(queue, first, min(end, first + count))
         self._line[wanted] = end, segment
         self._go_on()
@@ -375,19 +374,8 @@ class ColdReads:
 
 def _asked(max_count: int, max_bytes: int, messages: int, message_bytes: int) -> int:
     """About how many messages have room in an answer and in a part of a fetch, where so many have so many bytes."""
-    return max(1, min(max_count, _fitting(min(max_bytes, PART_BYTES), messages, message_bytes)))
-
-
-def _fitting(size: int, messages: int, message_bytes: int) -> int:
-    """About how many messages have room in so many bytes, where so many have so many."""
     of, parts = _FITTING
-    return size * of // parts * messages // max(1, message_bytes)
-
-
-def _whole_parts(count: int, segment: Segment) -> int:
-    """Messages that make parts which are nearly full, no more than so many: all parts have memory of about the same size."""
-    part = max(1, _fitting(PART_BYTES, segment.messages, segment.message_bytes))
-    return count - count % part if count > part else count
+    return max(1, min(max_count, min(max_bytes, PART_BYTES) * of // parts * messages // max(1, message_bytes)))
 
 
 def _select(

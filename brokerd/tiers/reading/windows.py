@@ -42,8 +42,8 @@ class Windows:
         """A reader got `[first, end)`; `was_last`: that is where what was fetched for him ends."""
         asked = max(asked, LEAST)
         window = self._windows.pop((queue, first), min(MOST, asked))
-        if was_last:
-            window = min(MOST, window + asked)
+        if was_last and window + asked <= MOST:  # so its parts stay as long as an answer
+            window += asked
         self._set(queue, end, window)
 
     def dropped(self, queue: Queue, offset: int) -> None:

@@ -260,7 +260,7 @@ async def test_what_a_long_window_brings_is_given_out_part_by_part(bulk_records:
     told: list[int] = []
     cold.listeners.append(lambda *_: told.append(len(cold.cache)))
     for start in (0, 1):  # who goes on like that has a long window
-        cold._windows.read(QUEUE, start, start + 1, 4500, was_last=True)
+        cold._windows.read(QUEUE, start, start + 1, 2500, was_last=True)
     assert cold.read_joined(*QUEUE, 2, LONG_MESSAGES, 4096, PART).is_coming
     await reader.fetched()
     assert told[:3] == [1, 2, 3]
@@ -280,17 +280,6 @@ async def test_where_threads_read_the_loop_hears_of_each_part_once(
     await reader.fetched()
     assert len(reader.lengths) > 2
     assert len(heard) == 1 + len(reader.lengths), "and of the entries"
-
-
-@pytest.mark.parametrize("window", [2000, 2500, 4000])
-async def test_a_long_window_has_parts_that_are_nearly_full(bulk_records: list[bytes], window: int) -> None:
-    reader = Reader(bulk_records)
-    cold = reader.cold(64 << 20)
-    cold._windows.read(QUEUE, 0, 1, window, was_last=False)
-    assert cold.read_joined(*QUEUE, 1, LONG_MESSAGES, 4096, PART).is_coming
-    await reader.fetched()
-    assert [(first, count <= window) for first, count in reader.asked] == [(1, True)]
-    assert all(PART * 7 // 8 < length <= PART for length in reader.lengths)
 
 
 @pytest.mark.parametrize("cache_bytes", [1, 1 << 20, 3 << 20])
