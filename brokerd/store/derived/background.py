@@ -17,7 +17,7 @@ from remoting.errors import StorageError
 
 _SLICE_S: Final = 0.001
 _PIECE_BYTES: Final = 1 << 16  # of a follower that is slow
-_LARGEST_PIECE_BYTES: Final = 1 << 18
+_LARGEST_PIECE_BYTES: Final = 1 << 20
 _MOST_PIECES: Final = 64
 _REST_S: Final = 0.05  # what arrives in between is taken together
 _BLOCKED_S: Final = 0.1

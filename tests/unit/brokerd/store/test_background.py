@@ -100,7 +100,7 @@ def test_who_waits_makes_it_hurry() -> None:
     assert decide_pause_s(0.001, 1.0, 0, hurried=True) == pytest.approx(0.001)
 
 
-@pytest.mark.parametrize(("s_per_byte", "largest"), [(1e-9, 1 << 18), (1e-7, 1 << 16)])
+@pytest.mark.parametrize(("s_per_byte", "largest"), [(1e-10, 1 << 20), (1e-9, 1 << 19), (1e-7, 1 << 16)])
 def test_a_fast_follower_gets_larger_pieces_and_a_slow_one_no_large_ones(s_per_byte: float, largest: int) -> None:
     sizes = []
 
