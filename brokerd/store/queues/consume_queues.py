@@ -282,6 +282,8 @@ class ConsumeQueues:
         Queues that hold later messages belong to a new topic of that name and stay. Files go with the next write.
         """
         keys = [key for key, queue in self.table.items() if key[0] == topic and queue.last_physical < before]
+        if not keys:
+            return []  # and no wait for who writes, who has the lock for as long as a disk stands still
         with self._write_lock:
             for key in keys:
                 queue = self.table.pop(key)
@@ -289,7 +291,7 @@ class ConsumeQueues:
                 if self._tails is not None:
                     self._tails.forget(queue)
                 self._doom(queue.directory)
-            if keys and not any(key[0] == topic for key in self.table):
+            if not any(key[0] == topic for key in self.table):
                 self._doom(f"{DIRECTORY}/{topic}")
         return keys
 
@@ -303,8 +305,11 @@ class ConsumeQueues:
 
     def empty(self, ends: Mapping[QueueKey, int], log_min_offset: int) -> None:
         """Let queues go on at the given ends, without the units of records before the offset. A queue that holds others stays."""
+        others = {key: end for key, end in ends.items() if not self._is_empty_at(key, end)}
+        if not others:
+            return  # as in `delete`
         with self._write_lock:
-            for key, end in ends.items():
+            for key, end in others.items():
                 queue = self.table.get(key)
                 if queue is None:
                     queue = self._create(key, end)
@@ -312,6 +317,10 @@ class ConsumeQueues:
                     if queue.first_offset < queue.max_offset:
                         self._doom(queue.directory)
                     queue.restart(end)
+
+    def _is_empty_at(self, key: QueueKey, end: int) -> bool:
+        queue = self.table.get(key)
+        return queue is not None and queue.first_offset == queue.max_offset == end and queue.last_physical == -1
 
     def begin_later(self, entries: Iterable[Entry], log_min_offset: int) -> None:
         """Have queues go on where the first of these entries does, if all of their own units are for records before the offset.

@@ -563,3 +563,26 @@ def test_offset_zero_later_in_the_log_starts_a_queue_again_whose_own_begin_is_no
     assert apply(queues, entry(0, physical=3000), entry(1, physical=3100)) == {("T", 0): [7, 7]}
     assert units(queues) == [(3000, 100, 7), (3100, 100, 7)]
     assert queues.table[("T", 0)].first_offset == 0
+
+
+class Held:
+    """The lock of a write that lasts as long as a disk stands still."""
+
+    def __enter__(self) -> None:
+        raise AssertionError("the event loop waits for the disk")
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_who_has_nothing_to_empty_or_to_delete_waits_for_no_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step-down reads the tables again, and tells which queues are empty, and whose topics were deleted."""
+    queues = ConsumeQueues(MemoryDisk(), SETTINGS)
+    apply(queues, *(entry(n) for n in range(3)))
+    queues.empty({("E", 1): 7}, 1 << 40)
+    monkeypatch.setattr(queues, "_write_lock", Held())
+    queues.empty({}, 0)
+    queues.empty({("E", 1): 7}, 1 << 40)
+    assert queues.delete("U", 1 << 40) == []
+    assert queues.delete("T", 0) == []
+    with pytest.raises(AssertionError, match="waits for the disk"):
+        queues.empty({("T", 0): 7}, 1 << 40)
