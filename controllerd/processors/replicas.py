@@ -101,6 +101,7 @@ class ReplicasProcessor:
                 set_epoch,
                 not_alive,
                 tuple(each for each in observed if each.broker_id in proposed),
+                table.counts_lives,
             )
         )
         changed = _group_of(applied, broker_name)

@@ -168,6 +168,13 @@ def _alter_sync_state_set(state: ReplicasState, request: AlterSyncStateSet) -> D
         return refused(codes.CONTROLLER_INVALID_REPLICAS, f"brokers {unknown} are not registered")
     if dead := sorted(proposed & set(request.not_alive)):
         return refused(codes.CONTROLLER_BROKER_NOT_ALIVE, f"brokers {dead} send no heartbeats")
+    alone = {each.broker_id for each in request.observed if not each.is_contested}
+    if request.counts_lives and (unknown := sorted(proposed - set(group.sync_state_set) - alone)):
+        # A member without a counted life is whoever is heard of it next, so also a process on a copy of its directory.
+        return refused(
+            codes.CONTROLLER_BROKER_NOT_ALIVE,
+            f"of brokers {unknown} no process was heard that has its id alone, so no life of them could be counted",
+        )
     if group.master_broker_id not in proposed:
         return refused(failed, f"the proposed set omits the master {group.master_broker_id}")
     return Decision((SyncStateSetChanged(group.broker_name, tuple(sorted(proposed))),))

@@ -87,7 +87,8 @@ class RegisterBroker:
 
 @dataclass(frozen=True, slots=True)
 class AlterSyncStateSet:
-    """The master proposes a whole new set over the version that it knows. `observed` are the members that live."""
+    """The master proposes a whole new set over the version that it knows. `observed` are the members that live; `counts_lives`:
+    of each that joins, which life is the member has to be known (`lives`)."""
 
     broker_name: str
     master_broker_id: int
@@ -96,6 +97,7 @@ class AlterSyncStateSet:
     sync_state_set_epoch: int
     not_alive: tuple[int, ...]
     observed: tuple[Observation, ...] = ()
+    counts_lives: bool = False
 
 
 @dataclass(frozen=True, slots=True)

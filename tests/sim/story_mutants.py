@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from brokerd.metadata.consumer_rules import ConsumerRules
@@ -31,14 +32,18 @@ from brokerd.transactions import records
 from controllerd.processors import replicas
 from controllerd.replicas import decide, elect, heartbeat, lives
 from controllerd.replicas.heartbeat import Heartbeat, HeartbeatTable
-from controllerd.replicas.requests import Observation
+from controllerd.replicas.requests import AlterSyncStateSet, Observation
 from controllerd.replicas.state import Group
 from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.record.codec import Record
 from tests.sim.mutants import Mutant, full, scenario
 from tests.sim.older_directories import NAME as OLDER_DIRECTORIES
-from tests.sim.test_copied_disk import ids_of_two, last_member_is_a_copy
+from tests.sim.test_copied_disk import (
+    ids_of_two,
+    last_member_is_a_copy,
+    test_nobody_is_a_member_while_another_process_claims_its_id_as_well,
+)
 from tests.unit.controllerd.replicas import test_heartbeat, test_lost_tail
 
 
@@ -74,6 +79,16 @@ def _no_directory_is_another(group: Group, seen: Observation) -> bool:
 def _whoever_lives_is_counted(group: Group, seen: Observation) -> bool:
     """W27: the life that is heard is counted as the member, whatever its directory has seen."""
     return seen.broker_id in group.sync_state_set and group.lives.get(seen.broker_id) != seen.incarnation
+
+
+def _join_uncounted(*fields: Any) -> AlterSyncStateSet:
+    """W27: a replica joins though no life of it could be counted, as while two processes claim its id."""
+    return replace(AlterSyncStateSet(*fields), counts_lives=False)
+
+
+def _a_copy_beside(seed: int) -> None:
+    with ids_of_two():
+        scenario(test_nobody_is_a_member_while_another_process_claims_its_id_as_well, seed)(seed)
 
 
 def _a_copy_alone(seed: int) -> None:
@@ -210,6 +225,14 @@ MUTANTS = (
         full("calm", ingredients=(OLDER_DIRECTORIES,), fault_ms=4500),
         within=20,
         is_quick=False,
+    ),
+    Mutant(
+        "joins uncounted",
+        "W27",
+        _says(_join_uncounted),
+        ((replicas, "AlterSyncStateSet", _join_uncounted),),
+        _a_copy_beside,
+        within=1,
     ),
     Mutant(
         "groups mixed up",

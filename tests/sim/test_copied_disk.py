@@ -227,6 +227,31 @@ def test_every_next_life_on_a_directory_is_the_member(seed: int) -> None:
     assert sorted(each.driver.machine.role.name for each in both) == ["MASTER", "REPLICA"]
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_nobody_is_a_member_while_another_process_claims_its_id_as_well(seed: int) -> None:
+    """Both speak to controllers that were all started again, and the master, elected anew, has one of them that keeps up."""
+    group = Copied(seed, counts_lives=True)
+    group.original.start()
+    group.world.run(4_000)
+    group.copy.start()
+    group.world.run(1_000)
+    end = group.master.core.store.max_offset(TOPIC, 0)
+    group.master.kill()
+    group.restart_controllers()
+    group.master.start()
+    group.world.run(8_000)
+    master_id = group.master.driver.machine.broker_id
+    assert group.original.core.store.max_offset(TOPIC, 0) > end, "it is sent the log"
+    assert group.roles() == [Role.REPLICA, Role.FENCED]
+    assert list(group.cluster.members) == [master_id], "whoever is heard next would be counted as the member"
+    group.copy.kill()
+    group.world.run(8_000)
+    state = group.cluster.truth.group
+    assert state is not None
+    assert len(state.sync_state_set) == 2
+    assert state.lives.keys() == set(state.sync_state_set)
+
+
 def test_the_story_finds_two_masters_of_one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """With neither rule: each process is taken for the other one's next life, and takes up what the other one was elected for."""
     monkeypatch.setattr(HeartbeatTable, "_has_other", lambda self, known, incarnation, now_ms: False)

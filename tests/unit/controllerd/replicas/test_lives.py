@@ -65,6 +65,26 @@ def test_members_are_counted_when_they_are_elected_and_when_they_join() -> None:
     assert group_of(alone()).lives == {1: 10}
 
 
+def test_nobody_joins_of_whom_no_life_could_be_counted() -> None:
+    """Two processes claim its id, as after a start of all controllers, or none was heard yet: the copy would be counted later."""
+    machine = counting_group()
+    run(machine, alter([1, 3], set_epoch=2))
+    joins = replace(alter([1, 2, 3], set_epoch=3), counts_lives=True)
+    contested = replace(process(2, 20), is_contested=True)
+    for observed in ((contested, process(3, 30)), (process(3, 30),)):
+        reply = run(machine, replace(joins, observed=observed))
+        assert (reply.code, reply.records) == (codes.CONTROLLER_BROKER_NOT_ALIVE, ())
+        assert (
+            reply.remark
+            == "of brokers [2] no process was heard that has its id alone, so no life of them could be counted"
+        )
+    stays = replace(joins, proposed=(1, 3), observed=())
+    assert run(machine, stays).code == codes.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "it is the set already"
+    says_nothing = replace(process(2, 20), lives=None)
+    assert run(machine, replace(joins, observed=(says_nothing,))).code == codes.SUCCESS, "of an earlier version"
+    assert group_of(machine).lives == {1: 10, 3: 30}
+
+
 def test_the_next_life_on_a_directory_takes_the_place_of_the_one_before() -> None:
     machine = counting_group()
     reply = registers(machine, 2, 20, 21, 22)
