@@ -1,11 +1,12 @@
-/* New units of many consume queues into their files, and what covers them. The twin is QueueFiles.write in
- * brokerd/store/queues/consume_queue.py, which says what is right.
+/* Units of consume queues into their files and out of them, and what covers them. The twins are QueueFiles.write and read_checked in
+ * brokerd/store/queues/consume_queue.py, which say what is right.
  *
  *   native_write_units    each part to its file, synced, then its checksums, which are not
+ *   native_read_units     some blocks of a file, held against their checksums
  *
  * This file touches files: those whose names it is given, below two directories, which it opens and closes, and no more of them at a
  * time than two. A checkpoint of ten thousand queues is a hundred thousand system calls, and each one made from Python waits for the
- * interpreter's lock when it is over, which the loop then waits for, too.
+ * interpreter's lock when it is over, which the loop then waits for, too. To read a few units of one of ten thousand takes eight.
  *
  * Bounds: a path is put together in an area of PATH_ROOM bytes and left when it is longer. A part's units lie within one file, whose
  * size is compared before anything is written. Checksums are made in an area of a fixed size. What is not there yet, or not in its
@@ -43,6 +44,17 @@ struct writes {
     const uint8_t *units;
     struct part *parts;
     int64_t count, file_units;
+};
+
+/* Shared with native_reads.py. */
+
+struct reads {
+    const char *queues, *checks; /* as above */
+    const char *name;            /* of a directory below both, */
+    int64_t name_length;
+    int64_t file_units, first, count;
+    uint8_t *into;
+    int64_t room;
 };
 
 /* Private */
@@ -126,29 +138,82 @@ static int64_t write_open(const struct place *place, int file, int checks) {
     return failed ? failed : cover(place, checks); /* IS_WRITTEN is no errno */
 }
 
-/* A file of the part in a directory; -1 when it is not there, or cannot be opened by us. */
-static int open_file(const char *directory, const struct writes *writes, const struct part *part) {
+/* A queue below a directory, by its name, and the file that has unit `first`; -1 and errno when it is not there, or cannot be opened
+ * by us. */
+static int open_file(const char *directory, const char *name, int64_t name_length, int64_t first, int64_t file_units, int how) {
     char path[PATH_ROOM];
-    long long begin = (long long)(part->first / writes->file_units * writes->file_units * UNIT_BYTES);
-    const char *name = writes->names + part->name_at;
-    int length = snprintf(path, sizeof path, "%s%.*s/%020lld", directory, (int)part->name_length, name, begin);
-    return length < 0 || length >= PATH_ROOM ? -1 : open(path, O_RDWR | O_CLOEXEC);
+    long long begin = (long long)(first / file_units * file_units * UNIT_BYTES);
+    int length = snprintf(path, sizeof path, "%s%.*s/%020lld", directory, (int)name_length, name, begin);
+    if (length < 0 || length >= PATH_ROOM) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    return open(path, how | O_CLOEXEC);
+}
+
+static int open_part(const char *directory, const struct writes *writes, const struct part *part) {
+    return open_file(directory, writes->names + part->name_at, part->name_length, part->first, writes->file_units, O_RDWR);
 }
 
 static int64_t write_part(const struct writes *writes, const struct part *part) {
     if (part->count <= 0 || part->first < 0 || part->first > MOST_UNITS || part->name_length > PATH_ROOM) return IS_LEFT;
     struct place place = {writes->file_units, part->first % writes->file_units, part->count, writes->units + part->units_at};
     if (place.count > place.file_units - place.first) return IS_LEFT;
-    int file = open_file(writes->queues, writes, part);
+    int file = open_part(writes->queues, writes, part);
     if (file < 0) return IS_LEFT;
-    int checks = open_file(writes->checks, writes, part);
+    int checks = open_part(writes->checks, writes, part);
     int64_t outcome = checks < 0 ? IS_LEFT : write_open(&place, file, checks);
     if (checks >= 0) close(checks);
     close(file);
     return outcome;
 }
 
+/* What covers some blocks: 0 when that cannot be told. Nothing does where there is no such file, or it ends before. */
+static int read_entries(const struct reads *reads, int64_t block, int64_t blocks, uint8_t *entries) {
+    size_t length = (size_t)(blocks * ENTRY_BYTES);
+    memset(entries, 0, length);
+    int checks = open_file(reads->checks, reads->name, reads->name_length, reads->first, reads->file_units, O_RDONLY);
+    if (checks < 0) return errno == ENOENT;
+    ssize_t there = read_all(checks, entries, length, block * ENTRY_BYTES);
+    close(checks);
+    if (there >= 0) memset(entries + there / ENTRY_BYTES * ENTRY_BYTES, 0, length - (size_t)(there / ENTRY_BYTES * ENTRY_BYTES));
+    return there >= 0;
+}
+
+/* Whether each block is what was covered. */
+static int pass(const uint8_t *entries, const uint8_t *units, int64_t count) {
+    for (int64_t at = 0; at < count; at += BLOCK_UNITS, entries += ENTRY_BYTES) {
+        int64_t covered = get32(entries);
+        if (covered > BLOCK_UNITS) covered = BLOCK_UNITS;
+        if (covered > count - at) covered = count - at;
+        if (covered && crc32_of(0, units + at * UNIT_BYTES, (size_t)(covered * UNIT_BYTES)) != get32(entries + 4)) return 0;
+    }
+    return 1;
+}
+
 /* Public */
+
+/* Read the blocks of a file in which the units are, up to the file's end: where in `into` the first one is, or -1 when it is left to
+ * the twin, as units are not what was covered, a file is not whole, or there are too many. */
+EXPORT int64_t native_read_units(const struct reads *reads) {
+    int64_t file_units = reads->file_units;
+    if (file_units <= 0 || file_units > MOST_FILE_UNITS || reads->first < 0 || reads->first > MOST_UNITS) return IS_LEFT;
+    if (reads->count <= 0 || reads->name_length > PATH_ROOM) return IS_LEFT;
+    int64_t inside = reads->first % file_units, block = inside / BLOCK_UNITS;
+    int64_t end = reads->count > file_units - inside ? file_units : inside + reads->count;
+    int64_t blocks = (end + BLOCK_UNITS - 1) / BLOCK_UNITS - block, count = blocks * BLOCK_UNITS;
+    if (count > file_units - block * BLOCK_UNITS) count = file_units - block * BLOCK_UNITS;
+    uint8_t entries[ENTRIES * ENTRY_BYTES];
+    if (blocks > ENTRIES || count * UNIT_BYTES > reads->room) return IS_LEFT;
+    if (!read_entries(reads, block, blocks, entries)) return IS_LEFT; /* before the units: what they cover was written before them */
+    int file = open_file(reads->queues, reads->name, reads->name_length, reads->first, file_units, O_RDONLY);
+    if (file < 0) return IS_LEFT;
+    size_t length = (size_t)(count * UNIT_BYTES);
+    int is_there = is_whole(file, file_units * UNIT_BYTES) &&
+                   read_all(file, reads->into, length, block * BLOCK_UNITS * UNIT_BYTES) == (ssize_t)length;
+    close(file);
+    return is_there && pass(entries, reads->into, count) ? (inside - block * BLOCK_UNITS) * UNIT_BYTES : IS_LEFT;
+}
 
 /* Each part's outcome; ends behind the first that failed, as nobody would hear of those behind it. */
 EXPORT void native_write_units(struct writes *writes) {

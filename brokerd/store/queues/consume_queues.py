@@ -27,6 +27,7 @@ from brokerd.store.queues import queue_ends
 from brokerd.store.queues.borne_out import holds_bytes, is_one_bit_off, lacks_begin, matches_log
 from brokerd.store.queues.consume_queue import CHECKS_DIRECTORY, DIRECTORY, ConsumeQueue, QueueFiles, checks_of
 from brokerd.store.queues.named_tails import Landing, NamedTails
+from brokerd.store.queues.native_reads import NativeReads
 from brokerd.store.queues.native_tails import NativeQueue, NativeTails
 from brokerd.store.queues.native_writes import NativeWrites
 from brokerd.store.queues.queue_offsets import QueueKey
@@ -90,6 +91,8 @@ class ConsumeQueues:
             self._named_tails = NamedTails(library, self._tails)
         if library is not None and type(disk) is LocalDisk:  # any other one has the writes, and faults, that it says
             self._native = NativeWrites(library, disk, self._files)
+            places = disk.full_path(DIRECTORY), disk.full_path(CHECKS_DIRECTORY)
+            self._files.native = NativeReads(library, *places, settings.queue_file_units)
         self._dirty: list[ConsumeQueue] = []
         self._warm: list[ConsumeQueue] = []
         self._doomed: list[str] = []
