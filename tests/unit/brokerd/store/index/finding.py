@@ -8,10 +8,10 @@ from remoting.record.codec import decode_record
 
 
 def catch_up(store: MessageStore) -> None:
-    """Bring the index to the dispatch offset."""
+    """Bring the index to the dispatch offset, which a log of which all files expired may begin at: then nothing is taken."""
     assert store.index is not None
     while store.index.offset < store.dispatch_offset:
-        assert store.index.take(store.dispatch_offset, 4096) > 0
+        assert store.index.take(store.dispatch_offset, 4096) > 0 or store.index.offset == store.dispatch_offset
 
 
 def find(
