@@ -35,6 +35,11 @@ def is_unchanging(data: Bytes) -> bool:
     return type(data) is bytes or (isinstance(data, memoryview) and type(data.obj) is bytes)
 
 
+def is_small_part(data: Bytes) -> bool:
+    """Of something that stays in memory with it and is more than twice as long."""
+    return isinstance(data, memoryview) and memoryview(data.obj).nbytes > 2 * data.nbytes
+
+
 _IOV_MAX = 1024
 _OPEN = os.O_RDWR | os.O_CLOEXEC
 

@@ -19,6 +19,7 @@ EXPORT: Final = "tier.export"
 ARCHIVE: Final = "tier.archive"
 _HOUR_MS: Final = 3_600_000
 _LONGEST_HOURS: Final = 876_000
+_MOST_DIGITS: Final = 16
 
 
 def is_kept(topic: str, attributes: Mapping[str, str]) -> bool:
@@ -73,6 +74,7 @@ def hours_of(attributes: Mapping[str, str], key: str) -> int:
 
 def problem_of_hours(value: str) -> str | None:
     """What a number of hours must be, when the value is not that."""
-    if value == "-1" or (value.isdecimal() and 0 < int(value[:16]) <= _LONGEST_HOURS):
+    is_number = value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS
+    if value == "-1" or (is_number and 0 < int(value) <= _LONGEST_HOURS):
         return None
     return f"-1 or a number of hours up to {_LONGEST_HOURS}"

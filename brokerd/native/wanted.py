@@ -34,7 +34,7 @@ BEHIND: Final = 24
 MESSAGES: Final = 25
 BODY_BYTES: Final = 26
 NEXT_OFFSET: Final = 27
-LENGTH: Final = 28
+LENGTH: Final = NEXT_OFFSET + 1
 _COUNT: Final = LENGTH + 1
 _NUMBER_BYTES: Final = 8
 

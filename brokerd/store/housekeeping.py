@@ -72,6 +72,7 @@ class Housekeeper:
         self._write_config = write_config
         self._has_future_times = False
         self._checkpoint_s = 0.0  # how long the last one took
+        self._round = asyncio.Lock()  # of retention: also who asks has one, and each looks by its own time
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeper")
         self._tasks: list[asyncio.Task[None]] = []
         self._room_changed = asyncio.Event()
@@ -119,7 +120,11 @@ class Housekeeper:
                 break
 
     async def remove_old_files(self) -> None:
-        """One round of retention."""
+        """One round of retention; behind the one that somebody else began."""
+        async with self._round:
+            await self._remove_old_files()
+
+    async def _remove_old_files(self) -> None:
         usage = await self._usage()
         now_ms, own_ms = self._now_ms(), self._store.wall_ms()
         ages = await self._ages(usage, now_ms, own_ms)

@@ -5,8 +5,9 @@ has in the file: its place is found among the queue's units, its time is read fr
 something are looked at, and only for files that would go now or soon; for each of them once, some queues at a time, those first
 whose topics want most, and no further than to the first one that keeps it.
 
-What is not certain counts as wanted for as long as it may be: a message whose time cannot be read is as young as the file's last
-one, and one that claims to be of the future is no younger. Each replica finds out by its own files.
+What is not certain counts as wanted for as long as it may be: a message whose time or place cannot be read, or is not what was
+written, is as young as the file's last one, and one that claims to be of the future is no younger. Each replica finds out by
+its own files.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.retention import FileAge, RetentionDecision
 from brokerd.store.queues.consume_queue import ConsumeQueue
 from brokerd.store.queues.consume_queues import ConsumeQueues
-from brokerd.store.unit import BLANK_SIZE
+from brokerd.store.unit import BLANK_SIZE, Unit
+from remoting.errors import StorageError
 
 _SLICE: Final = 20  # queues looked at in one turn of the loop: some milliseconds
 
@@ -157,14 +159,25 @@ class WantedFiles:
 
     def _last_stored_ms(self, queue: ConsumeQueue, file: FileAge, begin: int) -> int:
         """When the queue's last message in the file was stored, or later; -1 when it has none there."""
-        low = queue.min_offset(self._log.min_offset)
-        end = queue.first_behind(file.end, low)
-        if end <= low:
+        try:
+            unit = self._last_unit(queue, file.end)
+        except StorageError:
+            return file.newest_timestamp_ms  # whoever needs the units says so; the scrubber looks for what is damaged
+        if unit is None:
             return -1
-        position, size, _ = queue.unit(end - 1)
+        position, size, _ = unit
         if size == BLANK_SIZE:  # nobody knows where the message was
             return file.newest_timestamp_ms
         if position < max(file.start, begin):
             return -1
         stored_ms = self._times.at(position)
         return min(stored_ms, file.newest_timestamp_ms) if stored_ms >= 0 else file.newest_timestamp_ms
+
+    def _last_unit(self, queue: ConsumeQueue, before: int) -> Unit | None:
+        """Of the queue's last message before that place of the log; None without one. Raises StorageError when that unit or the
+        next one, which say so, cannot be read or are not what was written."""
+        low = queue.min_offset(self._log.min_offset)
+        end = queue.first_behind(before, low)
+        first = max(queue.first_offset, end - 1)
+        units = list(queue.checked_units(first, end + 1 - first))
+        return units[0] if end > low else None

@@ -22,7 +22,7 @@ from typing import Final, cast
 
 from remoting import codes, frame
 from remoting.access.signature import Sign
-from remoting.disk import Bytes, is_unchanging
+from remoting.disk import Bytes, is_small_part, is_unchanging
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError
 from remoting.frame import Command
 from remoting.record.hosts import pack_host
@@ -40,6 +40,7 @@ Handler = Callable[["RemotingConnection", Sequence[Command]], None]
 
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 _LOW_WATER_BYTES: Final = 1024 * 1024
+_BEHIND_BYTES: Final = 256 * 1024  # so much that the peer has not read: answers come faster than it reads
 _UNPROVEN_WATER_BYTES: Final = 256 * 1024, 64 * 1024  # of those who have not shown who they are
 _LONG_BODY_BYTES: Final = 8192  # from here on a body is not copied behind its header
 _LONG_PARTS_BYTES: Final = 2048  # of parts on average: from here on they are not copied into one
@@ -77,30 +78,25 @@ class RemotingConnection(asyncio.Protocol):
         """The taker is offered what was read, where requests are signed once one of them has shown who sends them. Without an
         intake, as on dialled connections, unfinished frames are not counted."""
         self._taker = taker
-        self._carrier = None if intake is None else intake.carrier
+        self._carrier, self._quick = (None, None) if intake is None else (intake.carrier, intake.quick)
         self._descriptor = -1  # of the socket that may be lent
         self._ticket = 0  # of the piece for which it is lent; 0 for none
         self._is_away = False  # somebody else reads from it, too
         self.density = Density()  # of what is taken undecoded
-        self._quick = None if intake is None else intake.quick
-        self._intake = intake
-        self._is_proven = intake is None or intake.may_send_much is None
+        self._intake, self._is_proven = intake, intake is None or intake.may_send_much is None
         self._piece: Piece | None = None
         self.user = ""  # who sent the last request that was let in, where they are signed
-        self._is_offered = False
-        self._asks_quickly = False  # what was read last was for who takes requests undecoded
-        self._reads_to_decode = 0
+        self._is_offered = self._asks_quickly = False  # quickly: what came last was for who takes it undecoded
         self._sign: Sign | None = None
         self.own_address = self.peer_address = self.peer_host = ""  # own: of this end's socket
-        self.peer_port = 0
-        self.packed_peer = bytes(8)  # address and port as a record's host field has them
+        self.peer_port, self.packed_peer = 0, bytes(8)  # packed: address and port as a record's host field has them
         self.last_active = 0.0
         self._handlers, self._limits = handlers, limits
         self._opened, self._closed = opened, closed
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._received: list[bytes | bytearray] = []
-        self._received_bytes = self._in_flight = 0
+        self._received_bytes = self._in_flight = self._reads_to_decode = 0
         self._wanted_bytes = frame.PREFIX_BYTES
         self._backlog: deque[Command] = deque()
         self._out: list[Bytes] = []
@@ -391,16 +387,20 @@ class RemotingConnection(asyncio.Protocol):
         *,
         body_stays: bool = False,
     ) -> None:
-        """Answer one request; nothing is sent for a one-way request or on a closed connection. Once per request. With
-        `body_stays` nobody changes what the body is a view of, as long as there is a view: it is not copied."""
+        """Answer one request; nothing is sent for a one-way request or on a closed connection. Once per request. `body_stays`:
+        nobody changes what the body is a view of while that is there, so it is not copied, but for who would keep more unread."""
         if request.flag & codes.FLAG_ONEWAY:
             return
         self._in_flight -= 1
-        if len(body) < _LONG_BODY_BYTES or not (body_stays or is_unchanging(body)):
+        is_copied = len(body) < _LONG_BODY_BYTES or not (body_stays or is_unchanging(body))
+        if is_copied or (is_small_part(body) and self._is_behind()):
             self._write(frame.encode_response(code, request.opaque, ext, body, remark))
         else:
             self._write(frame.encode_response_head(code, request.opaque, ext, len(body), remark))
             self._write(body)
+
+    def _is_behind(self) -> bool:
+        return self._transport is not None and self._out_bytes + self._transport.get_write_buffer_size() > _BEHIND_BYTES
 
     def owe(self, requests: int) -> None:
         """So many two-way requests, which were not decoded here, are to be answered."""

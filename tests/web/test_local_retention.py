@@ -108,6 +108,22 @@ def test_the_form_shows_what_the_topic_says(operator: Client, monkeypatch: pytes
     assert 'max="876000" value="240"' in shown(operator, "/topics/orders/edit")
 
 
+@pytest.mark.parametrize("hours", ["soon", "", "0", "-7", "9" * 5000])
+def test_a_topic_that_was_taken_over_with_what_is_no_time_can_be_changed(
+    operator: Client, monkeypatch: pytest.MonkeyPatch, hours: str
+) -> None:
+    put()
+    attributes = {"message.type": "NORMAL", "local.reserve.time": hours, "tier.reserve.time": hours}
+    config = {"broker-a": {"writeQueueNums": 4, "perm": 6, "attributes": attributes}}
+    monkeypatch.setattr(FakeCluster, "topic_config", lambda self, name: config)
+    assert 'name="local_reserve_time" type="number" min="1" max="876000" value=""' in shown(
+        operator, "/topics/orders/edit"
+    )
+    operator.patch("/api/v1/topics/orders", {"queues": 6}, content_type="application/json")
+    assert Operation.objects.get().parameters["queues"] == 6
+    assert "local_reserve_time" not in Operation.objects.get().parameters
+
+
 @pytest.mark.parametrize("hours", [0, -2, 876_001])
 def test_bad_hours_are_refused(operator: Client, hours: int) -> None:
     body = {"name": "new", "local_reserve_time": hours}

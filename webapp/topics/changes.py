@@ -14,6 +14,7 @@ from webapp.rules import MAX_QUEUES, PERMISSION_BITS, TOPIC_TYPES, Rules, check_
 
 DEFAULT_QUEUES = 8
 MAX_RESERVE_HOURS = 876_000
+_MOST_DIGITS = 16
 EXPORT_FORMATS = ("none", "parquet")
 
 
@@ -80,12 +81,12 @@ def configuration(name: str) -> Parameters:
     one = next(iter(found.values()))
     attributes = one.get("attributes") or {}
     kept = {}
-    if "local.reserve.time" in attributes:
-        kept["local_reserve_time"] = int(attributes["local.reserve.time"])
+    for field, key in (("local_reserve_time", "local.reserve.time"), ("tier_reserve_time", "tier.reserve.time")):
+        hours = _hours_told(attributes.get(key, ""))
+        if hours is not None:
+            kept[field] = hours
     if "tier.enable" in attributes:
         kept["tier_enable"] = attributes["tier.enable"] == "true"
-    if "tier.reserve.time" in attributes:
-        kept["tier_reserve_time"] = int(attributes["tier.reserve.time"])
     if "tier.archive" in attributes:
         kept["tier_archive"] = attributes["tier.archive"] == "true"
     if "tier.export" in attributes:
@@ -96,6 +97,12 @@ def configuration(name: str) -> Parameters:
         "queues": one.get("writeQueueNums", DEFAULT_QUEUES),
         "perm": one.get("perm", 6) & 6,
     }
+
+
+def _hours_told(text: str) -> int | None:
+    """None where an attribute says no number of hours: what was taken over from RocketMQ was not checked."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(text) if text == "-1" or (is_number and 0 < int(text) <= MAX_RESERVE_HOURS) else None
 
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:

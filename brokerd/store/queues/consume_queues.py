@@ -37,6 +37,7 @@ from brokerd.store.queues.unit_checks import BLOCK_UNITS
 from brokerd.store.settings import StoreSettings
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES
 from remoting.disk import Disk, LocalDisk
+from remoting.errors import StorageError
 
 log = logging.getLogger(__name__)
 
@@ -455,11 +456,15 @@ class ConsumeQueues:
         return QueueWrite(self._disk, self._files, parts, [], self._write_lock, self._native, Untaken(deque(), deque()))
 
     def forget_expired(self, log_min_offset: int) -> list[str]:
-        """Forget queue files whose messages are all gone from the log; returns the paths to remove, which may block."""
+        """Forget queue files whose messages are all gone from the log; returns the paths to remove, which may block. Those of a
+        queue that cannot be read stay until it can."""
         paths = []
         for queue in self.table.values():
             if queue.first_offset // self._files.file_units < (queue.max_offset - 1) // self._files.file_units:
-                paths += queue.drop_files_before(queue.min_offset(log_min_offset))
+                try:
+                    paths += queue.drop_files_before(queue.min_offset(log_min_offset))
+                except StorageError as error:
+                    log.warning("files of consume queue %s/%d stay: %s", queue.topic, queue.queue_id, error)
         return paths
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from brokerd.store.unit import UNIT, UNIT_BYTES
 from remoting.disk import Bytes
 from remoting.tier.contents import Queue
 
-_GOOD_PART = 8  # a client that does not read what it asked for keeps no more than this many times as much in memory
+_GOOD_PART = 8  # an answer keeps no more than so many times as much in memory, until its client reads it or is behind
 _ONCE_PART = 8  # of the room, for what was read by who reads it once
 _PIECE_BYTES = 400  # about what a piece takes besides its content
 

@@ -152,7 +152,7 @@ async def test_a_disk_without_room_comes_first() -> None:
     await broker.stop()
 
 
-@pytest.mark.parametrize("value", ["0", "-2", "x", "1.5", "", "876001", "9" * 400])
+@pytest.mark.parametrize("value", ["0", "-2", "x", "1.5", "", "876001", "9" * 400, "0" * 15 + "1" + "9" * 5000])
 def test_what_is_no_number_of_hours_is_refused(value: str) -> None:
     broker = Broker().lead()
     refusal = broker.topic("Kept", local_reserve_time=value)

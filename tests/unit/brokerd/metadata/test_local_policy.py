@@ -9,6 +9,9 @@ from brokerd.metadata.tables import Change, MetadataTables
 from brokerd.store.settings import HOUR_MS
 from brokerd.store.wanted_files import Wish
 
+# What looks like a number of hours as far as its first digits go, and numbers of other scripts
+HIDDEN = ("0" * 15 + "19", "0" * 15 + "1" + "9" * 30, "0" * 15 + "1" + "9" * 5000, "0" * 20 + "5", "\u0661\u0662")
+
 
 def test_only_topics_that_say_something_want_something() -> None:
     tables = MetadataTables()
@@ -29,7 +32,7 @@ def test_only_topics_that_say_something_want_something() -> None:
     assert "New" not in wishes.now()
 
 
-@pytest.mark.parametrize("value", ["", "soon", "0", "1e3", "-5", "1" * 30])
+@pytest.mark.parametrize("value", ["", "soon", "0", "1e3", "-5", "1" * 30, *HIDDEN])
 def test_what_was_taken_over_and_is_no_time_means_as_the_broker_says(value: str) -> None:
     assert reserved_hours({"local.reserve.time": value}) == -1
     assert tier_policy.reserved_hours({"tier.reserve.time": value}) == -1

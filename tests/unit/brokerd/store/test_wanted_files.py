@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -255,6 +258,29 @@ async def test_a_message_of_the_future_keeps_its_file_no_longer_than_others() ->
     assert await home.round() == in_file
     clock.now_ms = stored_ms + 61 * HOUR_MS + 60 * HOUR_MS
     assert await home.round() == home.file
+    await home.keeper.stop()
+
+
+async def test_two_who_ask_for_rounds_at_once_do_not_look_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that is far ahead and not believed, files are as young as now, which is another time in each round."""
+    disk, clock = FaultyDisk(Random(1)), Clock()
+    disk.wall_ms = clock
+    home = house({"Kept": 50}, disk, clock)
+    for _ in range(4):
+        home.put("Kept")
+        home.fill("Other", 1)
+    true_ms = count(clock.now_ms - 1000 * HOUR_MS)
+    keeper = Housekeeper(home.store, disk, SETTINGS, Live(RETENTION), lambda: next(true_ms))
+    look_on, looks = WantedFiles.look_on, count(1)
+
+    def counted(self: WantedFiles, *arguments: Any) -> bool:
+        assert next(looks) < 100
+        return look_on(self, *arguments)
+
+    monkeypatch.setattr(WantedFiles, "look_on", counted)
+    await asyncio.gather(keeper.remove_old_files(), keeper.remove_old_files())
+    assert home.first_file == 0
+    await keeper.stop()
     await home.keeper.stop()
 
 
