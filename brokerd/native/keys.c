@@ -169,8 +169,8 @@ struct index_file { /* the last of the log's index, which has an item already */
 };
 
 static uint32_t seconds_since(int64_t begin_ms, int64_t timestamp_ms) {
-    int64_t seconds = (timestamp_ms - begin_ms) / 1000;
     if (begin_ms <= 0 || timestamp_ms <= begin_ms) return 0;
+    int64_t seconds = (timestamp_ms - begin_ms) / 1000; /* no overflow: both are positive */
     return seconds > INT32_MAX ? INT32_MAX : (uint32_t)seconds;
 }
 

@@ -38,7 +38,11 @@ class Speaker:
 
     @property
     def disk_pace(self) -> DiskPace:
-        return self.machine.disk.pace
+        """How the log becomes durable. Of a master whose disk stands, that it is slow, while a member of the set lacks what was
+        acknowledged, which may be with `all_ack_in_sync_state_set=false`: should that one be elected, it would be cut."""
+        pace, mastership = self.machine.disk.pace, self.machine.mastership
+        lacks_some = mastership is not None and mastership.acknowledged_offset > mastership.confirm_offset
+        return DiskPace.SLOW if lacks_some and pace is DiskPace.STANDS else pace
 
     def tail_judged(self) -> None:
         """The sync-state set is without this broker, and others have everything that was acknowledged."""

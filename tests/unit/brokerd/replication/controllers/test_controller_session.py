@@ -17,6 +17,7 @@ from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.roles.effects import Ask, RoleView
 from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.wire.frames import Handshake
 from remoting import codes
 from tests.support.disks import MemoryDisk
 
@@ -633,6 +634,36 @@ def test_heartbeats_say_at_once_how_the_log_becomes_durable() -> None:
     standing = said.index(["stands", "stands"])
     settings = talk.machine.settings
     assert 50 * (standing + 1) - settings.disk_stands_ms <= 100, "it does not wait for the next heartbeat"
+
+
+def test_a_master_that_acknowledged_what_a_member_lacks_is_slow_and_not_said_to_stand() -> None:
+    """Another one would be elected, and what was acknowledged be cut, while the only disk that has it may go on in a moment."""
+    talk = Talk(all_ack_in_sync_state_set=False, in_sync_replicas=1)
+    talk.register()
+    machine = talk.machine
+    machine.identify(2)
+    machine.observe(RoleView(2, 6, frozenset({1, 2}), 1, "b2", "b2"), talk.now_ms)
+    machine.log_settled(1000, talk.now_ms)
+    machine.members_known(frozenset({1, 2}), frozenset(), talk.now_ms)
+    machine.accepted(7, talk.now_ms)
+    machine.handshake(7, Handshake(1), talk.now_ms)
+    machine.acked(7, 1000, talk.now_ms)
+    machine.appended(1010)
+    machine.flushed(1010, talk.now_ms)
+    assert machine.acknowledged_offset == 1010
+    machine.appended(1020)
+    for _ in range(40):
+        machine.acked(7, 1000, talk.now_ms)
+        machine.tick(talk.now_ms + 50, 50)
+        talk.tick(50)
+    assert machine.disk.stands
+    assert talk.oneway[-1].ext["disk"] == "slow"
+    assert machine.mastership is not None
+    assert machine.mastership.next_transfer(7) is not None
+    machine.mastership.transferred(7, 10, talk.now_ms)
+    machine.acked(7, 1010, talk.now_ms)
+    talk.tick(50)
+    assert talk.oneway[-1].ext["disk"] == "stands", "they have all of it"
 
 
 @pytest.mark.parametrize("settings", [{"ack_after": "append"}, {"disk_stands_ms": 0}])

@@ -29,6 +29,7 @@ from tests.unit.brokerd.store.stores import SETTINGS, Clock, dispatch_all, draft
 
 SHAPE = IndexShape(5000, 1 << 20)
 BEGIN_MS = 1_700_000_000_000
+LAST_MS = (1 << 63) - 1
 ENTERED = Header(BEGIN_MS, BEGIN_MS, 7, 7, 1, 2)  # one that has an item
 INDEXED = replace(SETTINGS, segment_size_bytes=1 << 16, index_slots=3000, index_items=500)
 
@@ -58,6 +59,18 @@ def test_a_file_is_the_same_whoever_puts_keys_into_it(
     assert state(found)[:2] == state(wanted)[:2]
     if wanted._slots is not None:
         assert state(found) == state(wanted)
+
+
+@pytest.mark.parametrize("begin_ms", [BEGIN_MS, 1, 0, -1, LAST_MS, -LAST_MS - 1])
+def test_any_time_is_put_into_an_item_as_the_twin_does(begin_ms: int) -> None:
+    """Also times that no clock shows, whose difference is no number of 64 bits."""
+    times = (LAST_MS, -LAST_MS - 1, -1, 0, BEGIN_MS, BEGIN_MS + (1 << 42))
+    log = b"".join(encode_all([alike(n, store_timestamp_ms=time_ms) for n, time_ms in enumerate(times)]))
+    header = ENTERED._replace(begin_timestamp_ms=begin_ms)
+    wanted, found = new_file(header), new_file(header)
+    assert found.put_in_c(NativeItems(native_library()), log, len(log), 0, FILE_BYTES) == len(log)
+    wanted.put(derive_postings(log, 0, FILE_BYTES, WalkMemory()), 0)
+    assert state(found) == state(wanted)
 
 
 def test_what_is_ordinary_is_not_left_to_the_twin() -> None:
