@@ -33,6 +33,9 @@ def switch(cluster: Cluster) -> None:
     successor = 3 - cluster.wait_in_sync(2)["masterBrokerId"]
     elected = cluster.admin.elect_master("DefaultCluster", "broker-a", successor)
     assert int(elected["masterBrokerId"]) == successor
+    # until it has heard of that it says what replicas know, which is less
+    address = cluster.broker_addresses[cluster.master()]
+    eventually("the successor leads by its own word", lambda: cluster.admin.broker_state(address).role == "master")
 
 
 def committed(cluster: Cluster) -> int:
