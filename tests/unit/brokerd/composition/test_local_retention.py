@@ -31,7 +31,7 @@ class Broker(AloneBroker):
         super().__init__(disk or MemoryDisk(), turns or Turns(), SETTINGS, STORE_HOST)
         self.store = self.core.store
         self.usage = ROOMY
-        self.disk.usage = lambda: self.usage  # type: ignore[method-assign]
+        self.disk.usage = lambda: self.usage
         self.keeper = Housekeeper(self.store, self.disk, SETTINGS, Live(RETENTION), self.turns.wall_ms)
 
     def lead(self) -> Broker:

@@ -200,7 +200,7 @@ def test_a_connection_comes_back_though_what_was_done_cannot_be_told(tmp_path: P
     async def ask() -> None:
         async with staying(tmp_path) as (broker, peer):
             asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
-            broker.inner.pull._counters = None  # type: ignore[assignment]
+            broker.inner.pull._counters = None
             broker.carrier.recall_stays()
             peer.pull(2, 0, 900)
             assert (await peer.answer()).code == codes.INVALID_PARAMETER

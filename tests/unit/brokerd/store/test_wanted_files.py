@@ -129,7 +129,7 @@ def house(wishes: Mapping[str, int] | None = None, disk: MemoryDisk | None = Non
     store.load()
     store.set_appendable(True)
     made = House(disk, clock, wanted, store, Housekeeper(store, disk, SETTINGS, Live(RETENTION), clock))
-    disk.usage = lambda: made.usage  # type: ignore[method-assign]
+    disk.usage = lambda: made.usage
     return made
 
 
@@ -342,8 +342,8 @@ async def test_only_queues_of_topics_that_want_something_are_looked_at_and_each_
     look = WantedFiles._last_stored_ms
 
     def noted(self: WantedFiles, queue: object, file: FileAge, begin: int) -> int:
-        looked.append(queue.topic)  # type: ignore[attr-defined]
-        return look(self, queue, file, begin)  # type: ignore[arg-type]
+        looked.append(queue.topic)
+        return look(self, queue, file, begin)
 
     monkeypatch.setattr(WantedFiles, "_last_stored_ms", noted)
     for _ in range(3):
