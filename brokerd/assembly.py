@@ -314,6 +314,7 @@ class Broker:
         locks = QueueLocks()
         self._retry = build_retry(core, locks)
         self._carrier = carrier_of(native.library)
+        replica.add_meaning_listener(core.store.settle)
         if self._carrier is not None:
             core.store.commitlog.turns.looks.enders.append(self._carrier.finish_all)
         self._sends, send_turns = build_sends(
@@ -321,7 +322,7 @@ class Broker:
             self._retry,
             pack_host(*store_host),
             self.replica.when_topics_known,
-            loop.call_soon,
+            loop,
             make_topics=settings.send.auto_create_topics,
             library=native.library,
             carrier=self._carrier,
@@ -473,6 +474,7 @@ class Broker:
             self._expirer.cancel()
         states = self.core.tiers.states
         self._processors.pull.settle()  # what it commits is taken now, and not any more behind this
+        self._sends.end_lending()
         self.core.close()
         await self.replica.stop()
         await self._scrubber.stop()

@@ -60,6 +60,7 @@ from brokerd.retry.service import RetryRules, RetryService
 from brokerd.sending.boundary import SendKernel
 from brokerd.sending.halves import LaidOutHalves
 from brokerd.sending.kernel import Kernel
+from brokerd.sending.lending import SendLending
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.sending.stored_form import KernelRules
 from brokerd.sending.turns import SendTurns
@@ -264,7 +265,7 @@ def build_sends(
     retry: RetryService,
     store_host: bytes,
     when_known: Callable[[Callable[[], None]], None],
-    call_soon: Callable[[Callable[[], None]], object],
+    scheduler: Scheduler,
     *,
     make_topics: bool,
     library: Library | None = None,
@@ -281,7 +282,9 @@ def build_sends(
     make_topic = core.metadata.make_topic_like if make_topics else None
     general = GeneralSends(core.sender, store_host, retry.sent_again, make_topic, when_known)
     turns = SendTurns(core.store, core.appends, kernel, core.counters)
-    processor = SendProcessor(turns, general, call_soon, carrier)
+    processor = SendProcessor(turns, general, scheduler.call_soon, carrier)
+    if carrier is not None and isinstance(kernel, NativeKernel):
+        processor.lend_by(SendLending(core.store, core.appends, core.counters, kernel, carrier, scheduler))
     core.take_sends = processor.take_now
     return processor, turns
 

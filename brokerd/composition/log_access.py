@@ -156,6 +156,7 @@ class StoreReplicatedLog:
 
     @property
     def end_offset(self) -> int:
+        self.store.settle()  # roles and acknowledgements go by it
         return self._commitlog.end_offset
 
     @property

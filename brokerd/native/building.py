@@ -34,6 +34,7 @@ SOURCES: Final = (
     "headers.c",
     "hpack.c",
     "keys.c",
+    "lane.c",
     "log_files.c",
     "moments.c",
     "properties.c",

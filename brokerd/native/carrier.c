@@ -17,6 +17,7 @@
  * one behind a change of that; all of it in one order that everybody sees the same. So either he sees the change or he is woken.
  */
 #define _POSIX_C_SOURCE 200809L
+#include "lane.h"
 #include "stays.h"
 
 #include <poll.h>
@@ -34,7 +35,8 @@ struct piece {
     const struct answer *answer; /* or what to make them of */
     int64_t length, written;     /* NOT_MADE, or so many bytes */
     int64_t before;              /* the piece of this descriptor that is to be whole before; -1: none is under way */
-    struct stay *stay;           /* or nothing is written, and the connection stays here from then on */
+    struct stay *stay;           /* or nothing is written, and the connection stays here from then on, */
+    struct sender *sender;       /* for what it pulls or sends */
     int32_t descriptor;
 };
 
@@ -54,11 +56,14 @@ struct carrier {
     struct answer answers[ANSWERS];
     uint8_t made[MADE_BYTES]; /* by the thread */
     struct stay stays[STAYS];
+    struct lane *lane;
 };
 
 struct room { /* who stays; the thread's own */
     struct stay *stays[STAYS];
-    int count;
+    struct sender *senders[SENDERS];
+    int count, sender_count;
+    uint64_t missed; /* how often the lane was lent up to when it was found not to be; 0: it was not missed since it was lent */
 };
 
 struct missed { /* a piece of which so much was written, or NOT_MADE */
@@ -69,7 +74,8 @@ struct missed { /* a piece of which so much was written, or NOT_MADE */
 EXPORT int64_t native_carrier_bytes(void) { return sizeof(struct carrier); }
 
 /* Make a carrier of memory that is zero, with two eventfds that do not block. 0 when the system has no room for it. */
-EXPORT int32_t native_carrier_begin(struct carrier *carrier, int32_t event, int32_t summons) {
+EXPORT int32_t native_carrier_begin(struct carrier *carrier, struct lane *lane, int32_t event, int32_t summons) {
+    carrier->lane = lane;
     carrier->event = event;
     carrier->summons = summons;
     return sem_init(&carrier->bell, 0, 0) == 0;
@@ -92,7 +98,7 @@ EXPORT void native_carrier_put(struct carrier *carrier, const uint8_t *bytes, co
                                int64_t count) {
     uint64_t put = atomic_load(&carrier->put);
     for (int64_t n = 0; n < count; n++, places += 2)
-        carrier->pieces[put++ % PIECES] = (struct piece){bytes + places[0], NULL, places[1] - places[0], 0, -1, NULL, descriptors[n]};
+        carrier->pieces[put++ % PIECES] = (struct piece){bytes + places[0], NULL, places[1] - places[0], 0, -1, NULL, NULL, descriptors[n]};
     atomic_store(&carrier->put, put);
     wake(carrier);
 }
@@ -127,22 +133,22 @@ EXPORT void native_carrier_end(struct carrier *carrier) {
     wake(carrier);
 }
 
-/* Write what the socket takes now: how much. Why it takes no more, the loop finds out when it writes the rest. */
-static int64_t written(int32_t descriptor, const uint8_t *at, int64_t length) {
+/* Why it takes no more, the loop finds out when it writes the rest. */
+int64_t write_some(int32_t descriptor, const uint8_t *at, int64_t length) {
     ssize_t sent = send(descriptor, at, (size_t)length, MSG_DONTWAIT | MSG_NOSIGNAL);
     return sent < 0 ? 0 : sent;
 }
 
 int64_t send_answer(const struct answer *answer, uint8_t *made, int64_t room, int32_t descriptor) {
     int64_t length = native_pull_made(answer, made, room);
-    return length ? written(descriptor, made, length) : NOT_MADE;
+    return length ? write_some(descriptor, made, length) : NOT_MADE;
 }
 
 static int is_whole(const struct piece *piece) { return piece->written == piece->length; }
 
 /* Give a connection back to the loop. */
-static void leave(struct carrier *carrier, struct stay *stay) {
-    atomic_store(&stay->is_over, 1);
+static void leave(struct carrier *carrier, _Atomic int32_t *is_over) {
+    atomic_store(is_over, 1);
     set(carrier->event);
 }
 
@@ -151,12 +157,17 @@ static int carry(struct carrier *carrier, struct piece *piece, struct room *room
     int may_be = piece->before < 0 || is_whole(&carrier->pieces[piece->before % PIECES]);
     if (piece->stay) {
         if (may_be && !atomic_load(&piece->stay->is_wanted)) room->stays[room->count++] = piece->stay;
-        else leave(carrier, piece->stay);
+        else leave(carrier, &piece->stay->is_over);
+        return 1;
+    }
+    if (piece->sender) {
+        if (may_be && !atomic_load(&piece->sender->is_wanted)) room->senders[room->sender_count++] = piece->sender;
+        else leave(carrier, &piece->sender->is_over);
         return 1;
     }
     if (!may_be) return 0;
     piece->written = piece->answer ? send_answer(piece->answer, carrier->made, MADE_BYTES, piece->descriptor)
-                                   : written(piece->descriptor, piece->at, piece->length);
+                                   : write_some(piece->descriptor, piece->at, piece->length);
     return is_whole(piece);
 }
 
@@ -169,7 +180,7 @@ EXPORT int64_t native_pull_answered(struct wanted *wanted, struct carrier *carri
     if (length <= 0) return length == 0 ? NOTHING_WANTED : LEFT;
     if (length < wanted->least_carried) return send_answer(answer, made, room, descriptor);
     uint64_t put = atomic_load(&carrier->put);
-    carrier->pieces[put % PIECES] = (struct piece){NULL, answer, length, 0, wanted->behind, NULL, descriptor};
+    carrier->pieces[put % PIECES] = (struct piece){NULL, answer, length, 0, wanted->behind, NULL, NULL, descriptor};
     carrier->answer_count++;
     atomic_store(&carrier->put, put + 1);
     wake(carrier);
@@ -189,48 +200,82 @@ static uint64_t carry_all(struct carrier *carrier, uint64_t done, struct room *r
 static void show_out(struct carrier *carrier, struct room *room, int number) {
     struct stay *stay = room->stays[number];
     room->stays[number] = room->stays[--room->count];
-    leave(carrier, stay);
+    leave(carrier, &stay->is_over);
 }
 
 /* Give back those who are wanted, or all. */
 static void let_go(struct carrier *carrier, struct room *room, int all) {
     for (int n = room->count - 1; n >= 0; n--)
         if (all || atomic_load(&room->stays[n]->is_wanted)) show_out(carrier, room, n);
+    for (int n = room->sender_count - 1; n >= 0; n--) {
+        struct sender *sender = room->senders[n];
+        if (!all && !atomic_load(&sender->is_wanted)) continue;
+        room->senders[n] = room->senders[--room->sender_count];
+        leave(carrier, &sender->is_over);
+    }
+}
+
+/* Whether those who send may be looked after: not since the lane was missed, until it is lent once more. */
+static int has_lane(struct carrier *carrier, struct room *room) {
+    if (!room->missed) return 1;
+    atomic_store(&carrier->lane->is_missed, 1);
+    if (atomic_load(&carrier->lane->times) == room->missed) return 0;
+    room->missed = 0; /* who lent it may have seen that it was missed, and wakes this thread, which is no harm */
+    return 1;
+}
+
+/* Serve those who send that have sent something, or were left behind. */
+static void serve(struct carrier *carrier, struct room *room, struct sender **ready, int count) {
+    uint64_t times = atomic_load(&carrier->lane->times); /* before: it may be lent meanwhile */
+    enum served served = serve_senders(carrier->lane, ready, count);
+    if (served == NOT_SERVED) room->missed = times;
+    if (served != SERVED) set(carrier->event);
+    if (served != NOT_SERVED) let_go(carrier, room, 0);
 }
 
 /* Wait for requests of those who stay, or for the summons, and answer them; what is put meanwhile goes before each. How many pieces are
  * done now. */
 static uint64_t attend(struct carrier *carrier, uint64_t done, struct room *room) {
-    struct pollfd polled[1 + STAYS] = {{.fd = carrier->summons, .events = POLLIN}};
-    for (int n = 0; n < room->count; n++) polled[1 + n] = (struct pollfd){.fd = room->stays[n]->descriptor, .events = POLLIN};
-    if (poll(polled, (nfds_t)(1 + room->count), -1) < 0) return done; /* a signal came */
+    struct pollfd polled[1 + STAYS + SENDERS] = {{.fd = carrier->summons, .events = POLLIN}};
+    struct sender *ready[SENDERS];
+    int stays = room->count, senders = has_lane(carrier, room) ? room->sender_count : 0, ready_count = 0, patience_ms = -1;
+    for (int n = 0; n < stays; n++) polled[1 + n] = (struct pollfd){.fd = room->stays[n]->descriptor, .events = POLLIN};
+    for (int n = 0; n < senders; n++) {
+        polled[1 + stays + n] = (struct pollfd){.fd = room->senders[n]->descriptor, .events = POLLIN};
+        if (room->senders[n]->is_behind) patience_ms = 0;
+    }
+    if (poll(polled, (nfds_t)(1 + stays + senders), patience_ms) < 0) return done; /* a signal came */
     atomic_store(&carrier->asleep, AWAKE);
     if (polled[0].revents) {
         uint64_t count;
         ssize_t heard = read(carrier->summons, &count, sizeof count);
         (void)heard;
     }
-    for (int n = room->count - 1; n >= 0; n--) { /* who takes the place of one that is given back had his turn, or came meanwhile */
+    for (int n = 0; n < senders; n++)
+        if (polled[1 + stays + n].revents || room->senders[n]->is_behind) ready[ready_count++] = room->senders[n];
+    for (int n = stays - 1; n >= 0; n--) { /* who takes the place of one that is given back had his turn, or came meanwhile */
         if (!polled[1 + n].revents) continue;
-        if (atomic_load(&carrier->recalled)) break; /* the loop may wait for that; who is ready is so the next time */
+        if (atomic_load(&carrier->recalled)) return done; /* the loop may wait for that; who is ready is so the next time */
         done = carry_all(carrier, done, room);
         if (!serve_stay(room->stays[n], carrier->made, MADE_BYTES)) show_out(carrier, room, n);
     }
+    if (ready_count && !atomic_load(&carrier->recalled)) serve(carrier, room, ready, ready_count);
     return done;
 }
 
 /* The thread. */
 EXPORT void native_carry(struct carrier *carrier) {
-    struct room room = {.count = 0};
+    struct room room = {0};
     uint64_t done = 0;
     for (;;) {
         done = carry_all(carrier, done, &room);
         if (atomic_exchange(&carrier->recalled, 0)) let_go(carrier, &room, 0);
-        atomic_store(&carrier->asleep, room.count ? WITH_OTHERS : ALONE);
+        int is_alone = room.count == 0 && room.sender_count == 0;
+        atomic_store(&carrier->asleep, is_alone ? ALONE : WITH_OTHERS);
         /* who put it, or wants one back, may have woken this already, which is no harm */
         if (done < atomic_load(&carrier->put) || atomic_load(&carrier->recalled)) continue;
         if (atomic_load(&carrier->ending)) break;
-        if (room.count) done = attend(carrier, done, &room);
+        if (!is_alone) done = attend(carrier, done, &room);
         else while (sem_wait(&carrier->bell) != 0) continue; /* a signal came */
     }
     let_go(carrier, &room, 1);
@@ -245,7 +290,7 @@ EXPORT void native_stay_put(struct carrier *carrier, int64_t number, const struc
     struct stay *stay = &carrier->stays[number];
     uint64_t put = atomic_load(&carrier->put);
     begin_stay(stay, &asked->slots->slots[slot], wanted, (int32_t)descriptor, longest_ns);
-    carrier->pieces[put % PIECES] = (struct piece){NULL, NULL, 0, 0, before, stay, stay->descriptor};
+    carrier->pieces[put % PIECES] = (struct piece){NULL, NULL, 0, 0, before, stay, NULL, stay->descriptor};
     atomic_store(&carrier->put, put + 1);
     wake(carrier);
 }
@@ -275,6 +320,27 @@ EXPORT void native_stay_recall(struct carrier *carrier, int64_t number) {
 EXPORT void native_stay_finish(struct carrier *carrier, int64_t number) {
     while (!atomic_load(&carrier->stays[number].is_over)) sched_yield();
 }
+
+/* Have a connection stay likewise for what it sends; `peer` is its address. */
+EXPORT void native_sender_put(struct carrier *carrier, int64_t number, const uint8_t *peer, int64_t peer_length, int64_t descriptor,
+                              int64_t before) {
+    struct sender *sender = &carrier->lane->senders[number];
+    uint64_t put = atomic_load(&carrier->put);
+    begin_sender(sender, peer, peer_length, (int32_t)descriptor);
+    carrier->pieces[put % PIECES] = (struct piece){NULL, NULL, 0, 0, before, NULL, sender, sender->descriptor};
+    atomic_store(&carrier->put, put + 1);
+    wake(carrier);
+}
+
+/* Likewise have it be over soon. */
+EXPORT void native_sender_recall(struct carrier *carrier, int64_t number) {
+    atomic_store(&carrier->lane->senders[number].is_wanted, 1);
+    atomic_store(&carrier->recalled, 1);
+    wake(carrier);
+}
+
+/* The lane was lent while the thread waited for that. */
+EXPORT void native_carrier_summon(struct carrier *carrier) { wake(carrier); }
 
 /* The thread has returned. */
 EXPORT void native_carrier_close(struct carrier *carrier) { sem_destroy(&carrier->bell); }

@@ -5,8 +5,8 @@ A connection is lent for a piece (`RemotingConnection.lend`), and for more that 
 done nothing else is written to it, and its descriptor stays open. So pieces leave in order, and none goes to a descriptor that is
 another one's by now. What a socket does not take goes back to the connection, which sends it as it sends everything else.
 
-Who pulls densely stays there for some milliseconds (`stays.py`): the thread reads its requests, too. Whoever else wants to write
-to that connection has it back first.
+Who pulls densely stays there for some milliseconds (`stays.py`), and who sends densely for longer (`lane.py`): the thread reads their
+requests, too. Whoever else wants to write to such a connection has it back first.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from brokerd.native.lane import Lane, Senders
 from brokerd.native.library import Library
 from brokerd.native.stays import Kind, Over, Stays, Told
 from brokerd.native.wanted import BEHIND, DESCRIPTOR, LEAST_CARRIED, LENGTH, WantedArea
@@ -96,7 +97,7 @@ class Carrier:
         size: int = library.function("native_carrier_bytes", numbers)()
         self._memory = bytearray(size)
         self._at = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._begin = library.function("native_carrier_begin", ctypes.c_int32, area, ctypes.c_int32, ctypes.c_int32)
+        self._begin = library.function("native_carrier_begin", ctypes.c_int32, area, area, *(ctypes.c_int32,) * 2)
         self._put_pieces = library.function("native_carrier_put", None, area, ctypes.c_char_p, area, area, numbers)
         self._make_again = library.function("native_carrier_made", numbers, area, numbers, area, numbers)
         self._answer_pull = library.function("native_pull_answered", numbers, area, area, area, numbers)
@@ -121,7 +122,12 @@ class Carrier:
         self._waiting: dict[Lender, int] = {}  # for the piece with that ticket, with something behind it
         self._thread: threading.Thread | None = None
         self._event = self._summons = -1
-        self._stays = Stays(library, self._at)
+        self._stays = Stays(library, self._at, self._made)
+        self.lane = Lane(library, self._at)
+        self._senders = Senders(library, self._at, self.lane)
+        # Told when the thread may have something for who lends the lane; and that somebody is to see all that was answered
+        self.lane_listener: Callable[[], None] | None = None
+        self.catch_up_listener: Callable[[], None] | None = None
         self._over: deque[Over] = deque()  # of which it was not told yet what was done
         self._looked_to = 0  # up to which piece, when it was looked last whether somebody asks no more
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -132,7 +138,7 @@ class Carrier:
         if not self._has_thread:
             return
         self._event, self._summons = (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2))
-        if not self._begin(self._at, self._event, self._summons):
+        if not self._begin(self._at, self.lane.at, self._event, self._summons):
             raise OSError("the system has no room for a semaphore")
         loop.add_reader(self._event, self._heard)
         self._thread = threading.Thread(target=self._run, name="carrier", daemon=True)
@@ -253,6 +259,35 @@ class Carrier:
         self._look_in_time()
         return True
 
+    def have_sender(self, connection: RemotingConnection, told: Callable[[int], None]) -> bool:
+        """Whether the thread reads the connection's requests from now on, and takes those that are sends while it has the lane: as
+        long as there are some, or until somebody else wants to write to it. `told` is called with the number of frames that were
+        taken, in a later turn of the loop, before the connection has anything else that came."""
+        senders = self._senders
+        if self._thread is None or not senders.have_room or self._put - self._seen >= _MOST_PIECES:
+            return False
+        descriptor, ticket = connection.go_away(self._seen)
+        if descriptor < 0:
+            return False
+        number = self._put + 1
+        if number - ticket >= _NEAR and ticket:
+            connection.come_back(b"")
+            return False
+        connection.keep_lent(number)
+        self._put = number
+        senders.begin(connection, connection.packed_peer, descriptor, (number, ticket), told)
+        self._look_in_time()
+        return True
+
+    @property
+    def has_senders(self) -> bool:
+        """Whether anybody stays for what it sends."""
+        return bool(self._senders)
+
+    def recall_senders(self) -> None:
+        """Have them come back: the lane is not lent for now."""
+        self._senders.recall_all()
+
     def recall_stays(self) -> None:
         """Have all who stay come back: something changed that requests are checked against. What comes now is the loop's."""
         self._stays.recall_all()
@@ -273,7 +308,7 @@ class Carrier:
 
     def finish_all(self) -> None:
         """Return when nothing is looked at any more."""
-        if self._put != self._seen or self._stays:
+        if self._put != self._seen or self._stays or self._senders:
             self.finish(self._put)
 
     def _has_room(self, count: int, size: int) -> bool:
@@ -287,9 +322,10 @@ class Carrier:
         """See `carrying.Carrier`."""
         if self._seen < ticket:
             self._settle()
-        if lender in self._stays:
-            self._stays.recall_one(lender)  # it goes on sending when it comes back
-            return True
+        for stays in (self._stays, self._senders):
+            if lender in stays:
+                stays.recall_one(lender)  # it goes on sending when it comes back
+                return True
         if self._seen >= ticket:
             return False
         self._ask(self._at)
@@ -299,10 +335,16 @@ class Carrier:
         self._waiting[lender] = ticket
         return True
 
+    def catch_up(self) -> None:
+        """See `carrying.Carrier`."""
+        if self.catch_up_listener is not None:
+            self.catch_up_listener()
+
     def finish(self, ticket: int) -> None:
         """See `carrying.Carrier`."""
         self._wait(self._at, ticket)
         self._stays.finish(ticket)
+        self._senders.finish(ticket)
         self._settle()
 
     # ---- inside
@@ -313,6 +355,8 @@ class Carrier:
 
     def _heard(self) -> None:
         os.eventfd_read(self._event)
+        if self.lane_listener is not None:
+            self.lane_listener()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -340,7 +384,7 @@ class Carrier:
                 done.log.release()
             else:
                 self._kept_bytes -= len(done.content)
-        if self._stays:
+        if self._stays or self._senders:
             self._settle_stays()
         for (
             lender
@@ -349,27 +393,24 @@ class Carrier:
             self._loop.call_soon(lender.go_on_sending)
 
     def _settle_stays(self) -> None:
-        for over in self._stays.over():
-            stay, told, _ = over
-            if told.written < told.length:
-                if self._stays.made_again(stay, self._made_at, _MADE_BYTES):
-                    stay.lender.give_back(bytes(memoryview(self._made)[told.written : told.length]))
-                else:
-                    stay.lender.abort()
+        for over in (*self._stays.over(), *self._senders.over()):
+            if over.rest is None:
+                over.lender.abort()
+            elif over.rest:
+                over.lender.give_back(over.rest)
             assert self._loop is not None
             self._over.append(over)
             self._loop.call_soon(self._come_back, over)  # not at once, likewise
 
     def _tell(self) -> None:
         while self._over:
-            over = self._over.popleft()
-            over.stay.told(over.told)
+            self._over.popleft().tell()
 
     def _come_back(self, over: Over) -> None:
         try:
             self._tell()
         finally:
-            over.stay.lender.come_back(over.left)
+            over.lender.come_back(over.left)
 
     def _give_back(self, number: int, written: int) -> Lender:
         """Of a piece so much was written."""
@@ -399,10 +440,11 @@ class Carrier:
         nothing more."""
         self._timer = None
         self._stays.recall(self._looked_to)
+        self._senders.recall_idle()
         self._looked_to = self._put
         self._settle()
         self._look_in_time()
 
     def _look_in_time(self) -> None:
-        if self._timer is None and self._loop is not None and (self._answers or self._stays):
+        if self._timer is None and self._loop is not None and (self._answers or self._stays or self._senders):
             self._timer = self._loop.call_later(_LOOK_S, self._see_in_time)

@@ -16,25 +16,18 @@
  * never reaches behind that. Output: each area comes with its room; what is to be written is measured first, and a frame that has
  * no room ends the call. Lengths that a peer sent are 32 bits and sums of them 64, so none overflows.
  */
-#include "headers.h"
 #include "properties.h"
-#include "record.h"
-#include "units.h"
+#include "send.h"
 
 enum {
     PREFIX_BYTES = 8,
     MAX_BODY_BYTES = 4 * 1024 * 1024,
     MAX_PROPERTIES_BYTES = 32767,
-    MAX_TOPIC_BYTES = 127,
     MAX_BATCH_COUNT = 32767,
     ITEM_HEAD_BYTES = 20,
     MOST_UNLIKE = 4, /* so many headers more that were not like the one before than were: no other is compared with it */
-    HOST_BYTES = 8, /* with an IPv4 address */
-    HOST_V6_BYTES = HOST_BYTES + RECORD_LONGER_HOST,
     ANSWER_BYTES = 400, /* more than an answer has beside its message ids and its key */
     ID_BYTES = 2 * HOST_V6_BYTES + 17, /* of a message in an answer: host and position in digits, and a comma */
-    NAME_BYTES = 32,     /* of a message that gets one here */
-    NAME_BEGIN_BYTES = NAME_BYTES / 2,
     NAMED_BYTES = NAME_BYTES + 10, /* as a property */
     MAX_HALF_PROPERTIES_BYTES = MAX_PROPERTIES_BYTES - 256,
     FLAG_RESPONSE = 1,
@@ -51,105 +44,6 @@ enum {
 #define TRANSACTION_ID "__transactionId__\1"
 #define CLUSTER "CLUSTER\1"
 #define UPPER_DIGITS "0123456789ABCDEF"
-
-/* Shared with native_kernel.py, whose ctypes and struct formats say the same. */
-
-struct target { /* a topic that takes ordinary sends; an array of them is sorted by length, then bytes of the name */
-    uint8_t name[MAX_TOPIC_BYTES];
-    uint8_t name_length;
-    int32_t queues;
-    int32_t first_slot; /* of its queue 0 */
-};
-
-struct slot { /* a queue; or a topic, and the queue of it that its last message went to whose queue the broker chose */
-    int64_t next;     /* the offset of its next message, if a call of this run used it; else a guess, until the caller has compared it */
-    uint64_t touched; /* the number of the last call that used it */
-};
-
-struct touched {
-    int64_t slot;
-    int64_t first, next; /* what the call took for it when it began, and what comes behind what it took */
-};
-
-struct rows { /* what comes next in queues, as their owner has it */
-    const int64_t *of_slots; /* which of the numbers are theirs; -1 where that is not known */
-    int64_t *numbers;
-    int64_t slots, count;
-};
-
-struct tally { /* of a target: what the call of that number took for it */
-    uint64_t number;
-    int64_t messages, bytes;
-};
-
-struct moment { /* when a message waits, in the order of their queue; the caller may count them */
-    int64_t due_ms, code;
-    int64_t frame; /* how many frames the call took before its own */
-};
-
-struct half { /* a message that begins a transaction */
-    int64_t queue_offset, position, size, since_ms;
-    int64_t key_at, key_length; /* of its name, in the records */
-    int64_t immunity_ms;
-};
-
-enum stop { STOP_END, STOP_LEFT, STOP_ROOM, STOP_TERMS };
-#define HALVES_UNASKED (-(INT64_C(1) << 62)) /* nobody found out what room there is; brokerd/sending/native_kernel.py says the same */
-
-struct source { /* what one peer sent, in a buffer of its own */
-    int64_t length, position, most; /* of the buffer; where to begin; frames */
-    const struct reading *readings; /* frames of this very buffer that were read, in their order; of others nothing is known */
-    int64_t reading_count;
-    int64_t peer_length;
-    uint8_t peer[HOST_V6_BYTES];
-};
-
-struct progress { /* in a source; and of the answers and opaques of all sources, how many are there behind it */
-    int64_t position, frames, answers_end, opaques_end;
-};
-
-struct request { /* what a call is about */
-    int64_t count, most; /* of sources; frames of all of them */
-    uint64_t number;     /* another one for each call, larger than the one before */
-    uint64_t since;      /* that of the first call of this run */
-    struct rows rows;
-    int64_t end_offset, limit, now_ms, seals;
-    int64_t next_name, half_count, half_bytes; /* the number of the next name; the room for transactions that begin, or HALVES_UNASKED */
-};
-
-struct results { /* also how far a call has come; sources: of which all was taken that is to be */
-    int64_t sources, end_offset, frames, stop;
-    int64_t records_size, answers_size, units, messages, opaques, touched, moments, names, halves, early, turned, tallied;
-    int64_t unmet; /* of the touched queues: nobody said which row has their number, so it is a guess */
-};
-
-struct areas { /* what stays where it is from call to call; rooms in elements */
-    const struct request *request;
-    const struct source *sources;
-    const uint8_t *const *buffers; /* of the sources, in their order; progress, too */
-    struct progress *progress;
-    struct results *results;
-    const struct target *targets;
-    int64_t target_count;
-    struct slot *slots, *turns; /* turns: of the targets */
-    struct tally *tallies;      /* of the targets, and of the broker's topics behind them */
-    int64_t timer_slot; /* of the queue in which messages wait for a moment; behind it that of halves, then those of the levels */
-    struct terms *terms;
-    const int64_t *delays_ms; /* of the levels, from the first on */
-    int64_t delay_count;
-    uint8_t *records, *answers, *scratch;
-    struct unit *units;
-    int64_t *opaques;
-    struct touched *touched, *turned;
-    struct moment *moments;
-    struct half *halves;
-    int64_t *tallied; /* which targets the call took anything for */
-    int64_t *early; /* which answers are for who does not wait; as many as opaques */
-    int64_t records_room, answers_room, scratch_room, units_room, opaques_room, touched_room, turned_room, moments_room, halves_room, tallied_room;
-    const uint8_t *cluster; /* in which requests are answered */
-    int64_t cluster_length, max_frame_bytes, store_host_length;
-    uint8_t store_host[HOST_V6_BYTES], names_begin[NAME_BEGIN_BYTES];
-};
 
 /* Private */
 
@@ -596,6 +490,7 @@ static enum stop lay_out_single(struct call *call, const struct send *send, stru
     enum stop stop = understand_properties(call, send, send->header.fields[PROPERTIES], &message);
     if (stop != STOP_END) return stop;
     if (message.where == DELAYED) move_to_level(call, &places[DELAYED], message.level);
+    if (call->request->is_lent && message.where != OWN) return STOP_LEFT;
     int64_t queue_offset = places[message.where].next;
     message.body = send->body;
     message.flag = send->flag;
@@ -631,6 +526,7 @@ static enum stop lay_out_batch(struct call *call, const struct send *send, struc
         if (count == MAX_BATCH_COUNT || !take_item(&r, &message, &properties)) return STOP_LEFT;
         enum stop stop = understand_properties(call, send, properties, &message);
         if (stop == STOP_END && (message.where == HALF || message.where == DELAYED)) stop = STOP_LEFT; /* for no batch */
+        if (stop == STOP_END && call->request->is_lent && message.where != OWN) stop = STOP_LEFT;
         if (stop != STOP_END) return stop;
         all_early &= message.is_early;
         if (count == 0) queue_offset = places[message.where].next;
@@ -656,6 +552,7 @@ static enum stop lay_out(struct call *call, struct send *send) {
     const struct areas *areas = call->areas;
     struct slot *slots = areas->slots;
     int64_t own = (int64_t)send->target->first_slot + send->queue_id;
+    if (call->request->is_lent && (send->is_turn || row_of(&call->request->rows, own) < 0)) return STOP_LEFT;
     struct text topic = {send->target->name, send->target->name_length};
     int64_t next = next_of(call, own);
     struct place places[PLACES] = {[OWN] = {topic, send->target_index, (int32_t)send->queue_id, own, next, next}};
@@ -718,12 +615,8 @@ static enum stop take_source(struct call *call, const uint8_t *buffer, struct pr
 }
 
 /* Lay out what peers sent, one behind the other, each from its position on; at most so many frames of each, and of all. Of sources
- * behind the one where it stopped nothing is said.
- *
- * Numbers are those of the rows, and what calls of this run took behind them. Where one is a guess, or somebody else has taken some for
- * this run, the caller compares what was `touched` with what he knows of the queues: where that differs, he sets the slots' next
- * offsets and calls again, as if this call had not been. */
-EXPORT void native_send(const struct areas *areas) {
+ * behind the one where it stopped nothing is said. */
+static void lay_out_sources(const struct areas *areas) {
     const struct request *request = areas->request;
     struct results *results = areas->results;
     struct call call;
@@ -732,15 +625,34 @@ EXPORT void native_send(const struct areas *areas) {
     call.results = results;
     call.half_bytes = 0;
     enum stop stop = STOP_END;
-    *results = (struct results){.end_offset = request->end_offset};
     while (results->sources < request->count) {
         call.source = &areas->sources[results->sources];
         stop = take_source(&call, areas->buffers[results->sources], &areas->progress[results->sources]);
         if (stop != STOP_END || results->frames == request->most) break;
         results->sources++;
     }
-    for (int64_t n = 0; n < results->touched; n++) areas->touched[n].next = areas->slots[areas->touched[n].slot].next;
-    results->stop = stop == STOP_ROOM && results->frames == 0 ? STOP_LEFT : stop; /* no call has more room */
+    results->stop = stop;
+}
+
+void note_taken(const struct areas *areas) {
+    for (int64_t n = 0; n < areas->results->touched; n++) areas->touched[n].next = areas->slots[areas->touched[n].slot].next;
+}
+
+/* Numbers are those of the rows, and what calls of this run took behind them. Where one is a guess, or somebody else has taken some for
+ * this run, the caller compares what was `touched` with what he knows of the queues: where that differs, he sets the slots' next
+ * offsets and calls again, as if this call had not been. */
+EXPORT void native_send(const struct areas *areas) {
+    struct results *results = areas->results;
+    *results = (struct results){.end_offset = areas->request->end_offset};
+    lay_out_sources(areas);
+    note_taken(areas);
+    if (results->stop == STOP_ROOM && results->frames == 0) results->stop = STOP_LEFT; /* no call has more room */
+}
+
+void send_more(const struct areas *areas) {
+    struct results *results = areas->results;
+    results->sources = results->frames = results->records_size = results->answers_size = results->opaques = results->early = 0;
+    lay_out_sources(areas);
 }
 
 /* What calls took is in the log: what comes next in the queues is what comes behind it. Those whose row is not known are passed over. */

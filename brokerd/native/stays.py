@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from brokerd.native.library import Library
@@ -56,17 +57,20 @@ class Stay(NamedTuple):
 
 
 class Over(NamedTuple):
-    """A stay that is over, and what was read and is to be taken yet."""
+    """A stay that is over: `tell` what was done in it; the rest of the last answer, None when that cannot be made again; and what
+    was read and is to be taken yet."""
 
-    stay: Stay
-    told: Told
+    lender: Lender
+    tell: Callable[[], None]
+    rest: bytes | None
     left: bytes
 
 
 class Stays:
     """Those of one carrier, which is at that address. All of it is the loop's."""
 
-    def __init__(self, library: Library, carrier_at: int) -> None:
+    def __init__(self, library: Library, carrier_at: int, made: bytearray) -> None:
+        """`made` has room for an answer."""
         area, number = ctypes.c_void_p, ctypes.c_int64
         self._at = carrier_at
         self._put = library.function("native_stay_put", None, area, number, area, number, area, number, number, number)
@@ -78,6 +82,8 @@ class Stays:
         self._left = bytearray(_LEFT_BYTES)
         self._told_at = self._told.buffer_info()[0]
         self._left_at = ctypes.addressof(ctypes.c_char.from_buffer(self._left))
+        self._answer = made
+        self._answer_at = ctypes.addressof(ctypes.c_char.from_buffer(made))
         self._free = list(range(MOST_STAYS))
         self._of: dict[Lender, Stay] = {}
 
@@ -134,12 +140,15 @@ class Stays:
             if not self._look(self._at, stay.number, self._told_at, self._left_at):
                 continue
             told = Told(*self._told)
-            yield Over(stay, told, bytes(self._left[: told.left]))
+            yield Over(lender, partial(stay.told, told), self._rest(stay, told), bytes(self._left[: told.left]))
             del self._of[lender]
             self._free.append(stay.number)
             stay.log.release()
 
-    def made_again(self, stay: Stay, out_at: int, room: int) -> int:
-        """The length of its last answer, made again; 0 when it has a record that is no more what was stored."""
-        length: int = self._made(self._at, stay.number, out_at, room)
-        return length
+    def _rest(self, stay: Stay, told: Told) -> bytes | None:
+        """Of its last answer, which is made again, and is not when it has a record that is no more what was stored."""
+        if told.written == told.length:
+            return b""
+        if not self._made(self._at, stay.number, self._answer_at, len(self._answer)):
+            return None
+        return bytes(memoryview(self._answer)[told.written : told.length])

@@ -195,6 +195,7 @@ class Replica:
         self.add_role_listener = driver.role_listeners.append
         self.add_hand_over_listener = driver.hand_over_listeners.append
         self.add_confirm_listener = driver.confirm_listeners.append
+        self.add_meaning_listener = driver.meaning_listeners.append
         self.on_failure = driver.failure_listeners.append
         self.add_damage_listener = driver.damage_listeners.append
         # What the fast path calls, without a layer in between
@@ -294,6 +295,11 @@ class Replica:
     @property
     def accepts_messages(self) -> bool:
         return self._driver.accepts_messages
+
+    @property
+    def acknowledges_at_once(self) -> bool:
+        """See `ReplicationDriver`."""
+        return self._driver.acknowledges_at_once
 
     @property
     def refusal(self) -> PutStatus:

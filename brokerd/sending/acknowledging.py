@@ -26,6 +26,9 @@ class ReplicaView(Protocol):
     def accepts_messages(self) -> bool: ...
 
     @property
+    def acknowledges_at_once(self) -> bool: ...
+
+    @property
     def refusal(self) -> PutStatus: ...
 
     def on_appended(self, end_offset: int) -> None: ...
@@ -61,6 +64,16 @@ class Appends:
     def own_refusal(self) -> LogboomError | None:
         """The same of what the broker itself appends."""
         return self._refusal(self._store.own_refusal)
+
+    @property
+    def is_masters(self) -> bool:
+        """Whether this broker is the master, who alone appends."""
+        return self._replica.is_master
+
+    @property
+    def is_at_once(self) -> bool:
+        """Whether messages are taken now, and acknowledged as soon as they are in the log."""
+        return self._store.refusal is None and self._replica.acknowledges_at_once
 
     def _refusal(self, of_store: RequestError | None) -> LogboomError | None:
         if of_store is None and self._replica.accepts_messages:

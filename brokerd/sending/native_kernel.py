@@ -65,7 +65,7 @@ _TOUCHED_NUMBERS: Final = 3  # slot, what the call took for its next offset, and
 _TALLY_NUMBERS: Final = 3  # the last call, and what it took: messages, bytes
 _ROWS: Final = struct.Struct("=4q")  # where rows of slots and numbers of rows are, and how many there are of both
 _TAKE_ARGUMENTS: Final = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64)  # rows, what was touched, of how many slots
-_REQUEST: Final = struct.Struct("=15q")
+_REQUEST: Final = struct.Struct("=16q")
 _SOURCE: Final = struct.Struct(f"=6q{HOST_V6_BYTES}s4x")
 _PROGRESS_NUMBERS: Final = 4  # position, frames, and where answers and opaques of the source end among all
 _MOMENT_NUMBERS: Final = (
@@ -388,8 +388,7 @@ class NativeKernel:
             self._undo(touched)
             self._guess_turns(turned)
         if touched:
-            slots = self._touched[: touched * _TOUCHED_NUMBERS]
-            taken.in_c.append(_TakenSlots(self._take_numbers, self._topics.queues, taken.offsets, slots))
+            self._note_taken(taken, touched)
         for target in self._turned_targets(turned) if turned else ():
             self._twin.set_turn(self._topics.names[target], self._topics.turns[target * _SLOT_NUMBERS])
         if frames:
@@ -410,17 +409,51 @@ class NativeKernel:
             stop = _ROOM
         return done, frozenset(self._early[:early]) if early else _NOBODY, stop
 
+    def _note_taken(self, taken: TakenOffsets, touched: int) -> None:
+        """The run has these numbers of so many queues."""
+        slots = self._touched[: touched * _TOUCHED_NUMBERS]
+        taken.in_c.append(_TakenSlots(self._take_numbers, self._topics.queues, taken.offsets, slots))
+
     def _call(self, run: Run, count: int, most: int, room: HalfRoom) -> None:
         """Have so many sources laid out, and so many frames of all of them at most."""
+        self._ask(run, count, most, room)
+        self._send(self._areas_at)
+
+    def _ask(self, run: Run, count: int, most: int, room: HalfRoom, *, is_lent: bool = False) -> None:
         self._call_number = number = self._call_number + 1
         next_name = self._rules.ids.next_number
         _REQUEST.pack_into(
             self._request,
             0,
             *(count, most, number, self._since, *_rows_of(self._topics.queues, run.taken.offsets)),
-            *(run.end_offset, run.limit, run.timestamp_ms, run.seals, next_name, *room),
+            *(run.end_offset, run.limit, run.timestamp_ms, run.seals, next_name, *room, is_lent),
         )
-        self._send(self._areas_at)
+
+    def lend(self, run: Run) -> int:
+        """Somebody else has the library lay out sends in this run, of which nothing is laid out yet: where the areas for his calls
+        are (`lane.c`). Nobody asks for anything here before `take_back`."""
+        assert not run.size, "what was laid out before is not known to his calls"
+        if self._are_topics_new:
+            self._topics = _Topics(self._queues, len(self._rules.delays))
+            self._hand_over()
+        self._begin_terms()
+        self._present, self._since = run.taken, self._call_number + 1
+        self._ask(run, 0, _ANY_FRAMES, _UNASKED_ROOM, is_lent=True)
+        return self._areas_at
+
+    def take_back(self, run: Run, *, has_failed: bool) -> None:
+        """The run has what he had laid out, but for the records, which he has; but for his last call's when that failed."""
+        _, end_offset, _, _, _, _, units, messages, _, touched, _, names, *_ = results = _RESULTS.unpack(self._results)
+        tallied = results[-2]
+        if not units:
+            return
+        self._note_taken(run.taken, touched)
+        self._rules.ids.next_number += names
+        entries = self._entries(units, tallied, run.timestamp_ms)
+        if has_failed:  # which was counted
+            entries = entries.part(0, units)
+        run.add_together(b"", entries, end_offset - run.end_offset)
+        run.folded += messages - units
 
     def _put_sources(self, progress: Progress) -> int:
         """Tell the library what is left of the sources, or of the first ones; of how many."""

@@ -20,11 +20,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
-from typing import Final
 
 from brokerd.store.again import Copies, Looked, Names
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
-from brokerd.store.derived.followers import Follower
+from brokerd.store.derived.followers import Follower, finish_all
 from brokerd.store.draft import Draft, check_draft, draft_size, lay_out_draft
 from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
@@ -60,8 +59,6 @@ log = logging.getLogger(__name__)
 _LARGE_BYTES = 4096
 # Units that may wait in memory for a checkpoint: 40 MB. Each checkpoint of thousands of queues costs a sync for each of them.
 _MAX_BUFFERED_UNITS = 1 << 21
-# Of the log, for each follower: more than arrives in the pauses that they make.
-MOST_AT_CLOSE_BYTES: Final = 16 << 20
 _NO_ROOM = (
     "this broker's disk is full: it has no room for a message; delete data or add room, it then goes on by itself"
 )
@@ -113,7 +110,10 @@ class MessageStore(StoreReads):
         self.durable = DurablePositions(page, self.commitlog)
         self.queues = ConsumeQueues(disk, settings, library=library)
         self.wanted = WantedFiles(self.commitlog, self.queues, self.begin_times, seams.wishes)
-        self.queue_offsets = QueueOffsets()
+        self._queue_offsets = QueueOffsets()
+        self.take_back: Callable[[], None] | None = (
+            None  # the log's end, of who may append to it by himself: it is settled then
+        )
         self._most_run_bytes = self.commitlog.segment_size_bytes - FILLER_BYTES
         self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes, rules)
         self.index: KeyIndex | None = None
@@ -217,24 +217,14 @@ class MessageStore(StoreReads):
 
     def close(self) -> None:
         """Make everything durable and close the files; after that a start is a clean one."""
+        self.settle()
         if self._failure is None:
-            self._finish_followers()
+            finish_all(self.followers, self.dispatch_offset)
             self.checkpoint(closing=True)
             if self.dispatch_offset == self.commitlog.end_offset:  # the original would not index what is left
                 self._leave_queue_ends()
                 self._disk.remove(ABORT_PATH)
         self.abandon()
-
-    def _finish_followers(self) -> None:
-        """They rest between their slices, and a broker of the original goes by what they leave: it reads no keys of messages, and
-        delivers timers again, that they have not come to. One that is far behind stays so."""
-        for follower in self.followers:
-            left = MOST_AT_CLOSE_BYTES
-            try:
-                while left > 0 and (moved := follower.take(self.dispatch_offset, left)):
-                    left -= moved
-            except StorageError as error:  # it is complete up to there, and goes on there after the next start
-                log.warning("what is derived from the log ends before it: %s", error)
 
     def _leave_queue_ends(self) -> None:
         """Only a shortcut for the next start, so a disk that has no room for it is no failure."""
@@ -246,6 +236,7 @@ class MessageStore(StoreReads):
 
     def abandon(self) -> None:
         """Close the files and save nothing, as after a failure of the disk."""
+        self.settle()
         self.refusal = self.own_refusal = NotMaster("this broker is stopping; try another one")
         self.commitlog.close()
         self.queues.close()
@@ -264,12 +255,24 @@ class MessageStore(StoreReads):
 
     # -- appending ---------------------------------------------------------------------------------------------------------
 
+    def settle(self) -> None:
+        """Take note of all that was appended by who may do so by himself, who appends nothing more before he is asked again."""
+        if self.take_back is not None:
+            self.take_back()
+
+    @property
+    def queue_offsets(self) -> QueueOffsets:
+        """What comes next in each queue."""
+        self.settle()
+        return self._queue_offsets
+
     def set_appendable(self, appendable: bool) -> None:
         """Begin or stop to take messages: a master appends, a replica only copies.
 
         To begin, a part of a record at the log's end (never acknowledged) is cut, and the numbers of all messages in the log
         are taken, also of those that are not confirmed yet.
         """
+        self.settle()
         if appendable and not self._appendable:
             self.give_up_rest()
             if self.commitlog.complete_offset < self.commitlog.end_offset:
@@ -280,6 +283,7 @@ class MessageStore(StoreReads):
 
     def seal_records(self, on: bool) -> None:
         """End new records with checksums, if the settings want them, or not: others of the group may not know them."""
+        self.settle()
         self.adds_checksums = on and self._settings.record_checksums
 
     def set_full(
@@ -287,6 +291,7 @@ class MessageStore(StoreReads):
     ) -> None:
         """Refuse appends for the reason, or take them again, because of the room on the disk; a full one may have room for what
         the broker itself appends, or for that part of it which lets files go (`making_room`)."""
+        self.settle()
         has_changed = full != self.is_full
         self.is_full, self._full_reason = full, reason
         self._takes_own, self._takes_moves = takes_own, takes_moves
@@ -391,6 +396,7 @@ class MessageStore(StoreReads):
 
         Raises RequestError when the store takes no messages, StorageError when the disk refused the next file.
         """
+        self.settle()
         self._check_takes(own)
         commitlog = self.commitlog
         room = commitlog.segment_remaining() - FILLER_BYTES
@@ -398,11 +404,11 @@ class MessageStore(StoreReads):
             try:
                 commitlog.roll()
             except StorageError as error:
-                self._note_append_error(error)
+                self.note_append_error(error)
                 raise
             room = commitlog.segment_remaining() - FILLER_BYTES
         start = commitlog.end_offset
-        taking = self.queue_offsets.taking()
+        taking = self._queue_offsets.taking()
         run = Run(start, start + room, self._most_run_bytes, self.next_timestamp(), taking, self.adds_checksums)
         run.is_own = own
         return run
@@ -421,9 +427,17 @@ class MessageStore(StoreReads):
         try:
             self.commitlog.append(records if size > _LARGE_BYTES * len(records) else b"".join(records), size)
         except StorageError as error:
-            self._note_append_error(error)
+            self.note_append_error(error)
             raise
-        self.queue_offsets.advance(run.taken)
+        self._note_appended(run)
+
+    def note_appended(self, run: Run) -> None:
+        """Somebody else put the records of a run at the log's end by himself."""
+        self.commitlog.note_appended(run.size)
+        self._note_appended(run)
+
+    def _note_appended(self, run: Run) -> None:
+        self._queue_offsets.advance(run.taken)
         for start, entries, end in run.offers():
             self.dispatcher.offer(start, entries, end)
         for told in run.appended:
@@ -435,7 +449,7 @@ class MessageStore(StoreReads):
         if refusal is not None:
             raise refusal.with_traceback(None)
 
-    def _note_append_error(self, error: StorageError) -> None:
+    def note_append_error(self, error: StorageError) -> None:
         """The disk refused an append: a full disk is waited out, anything else is final."""
         if error.is_out_of_space:
             self.set_full(True)
@@ -461,10 +475,10 @@ class MessageStore(StoreReads):
         return end
 
     def _take_queue_offsets(self) -> None:
-        self.queue_offsets.rebuild(self.queues.max_offsets())
+        self._queue_offsets.rebuild(self.queues.max_offsets())
         found_ms = max(self.found_timestamp_ms, self.dispatcher.last_timestamp_ms)
         for piece in self.dispatcher.undispatched():
-            self.queue_offsets.take(piece.entries)
+            self._queue_offsets.take(piece.entries)
             found_ms = max(found_ms, piece.store_timestamp_ms)
         self.found_timestamp_ms = found_ms
         self.last_timestamp_ms = max(self.last_timestamp_ms, found_ms)
@@ -516,6 +530,7 @@ class MessageStore(StoreReads):
 
     def fail(self, error: StorageError) -> None:
         """The disk failed: refuse everything from now on, and have the daemon ended, so that another replica takes over."""
+        self.settle()
         log.critical("the store stops: %s", error)
         first = self._failure is None
         self._failure = error
@@ -578,6 +593,7 @@ class MessageStore(StoreReads):
 
         Raises ProtocolError when no record starts there.
         """
+        self.settle()
         if offset == self.commitlog.end_offset:
             return
         self.commitlog.check_boundary(offset)
@@ -597,7 +613,7 @@ class MessageStore(StoreReads):
         self._resets += 1
         self.durable.reset(offset)
         self.queues.clear()
-        self.queue_offsets = QueueOffsets()
+        self._queue_offsets = QueueOffsets()
         self._most_run_bytes = self.commitlog.segment_size_bytes - FILLER_BYTES
         self.dispatcher.restart(offset)
         for follower in self.followers:
@@ -613,8 +629,9 @@ class MessageStore(StoreReads):
 
     def expired_queues(self) -> dict[QueueKey, int]:
         """The ends of queues that had messages, but none that is still in the log. On the master."""
+        offsets = self.queue_offsets  # before the queues' ends
         dispatched = self.queues.expired(self.commitlog.min_offset)
-        return {key: end for key, end in dispatched.items() if self.queue_offsets.next(*key) == end}
+        return {key: end for key, end in dispatched.items() if offsets.next(*key) == end}
 
     def topics_with_queues(self) -> set[str]:
         """The topics that have a queue here."""
@@ -623,18 +640,8 @@ class MessageStore(StoreReads):
     # -- retention ---------------------------------------------------------------------------------------------------------
 
     def file_ages(self) -> list[FileAge]:
-        """The log's files, oldest first. The first message of the next file bounds the age of a file's last one; where that is
-        damaged, or the disk does not read it, that of a later file does."""
-        starts = self.commitlog.segment_starts()
-        size = self.commitlog.segment_size_bytes
-        ages: list[FileAge] = []
-        bound_ms = -1
-        for start, next_ms in zip(
-            reversed(starts), self.begin_times.of(start + size for start in reversed(starts)), strict=True
-        ):
-            bound_ms = next_ms if next_ms >= 0 else bound_ms
-            ages.append(FileAge(start, start + size, bound_ms))
-        return ages[::-1]
+        """The log's files, oldest first."""
+        return self.begin_times.ages()
 
     def held_offset(self) -> int:
         """The smallest offset of the log that somebody still needs, or will need; the latter stands back for new messages."""

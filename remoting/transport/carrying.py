@@ -50,3 +50,6 @@ class Carrier(Protocol):
 
     def finish(self, ticket: int) -> None:
         """Return when the piece is through."""
+
+    def catch_up(self) -> None:
+        """Who asks now may have heard of everything that was answered elsewhere: have it be seen here."""

@@ -80,8 +80,10 @@ class RemotingConnection(asyncio.Protocol):
         self._taker = taker
         self._carrier, self._quick = (None, None) if intake is None else (intake.carrier, intake.quick)
         self._descriptor = -1  # of the socket that may be lent
-        self._ticket = 0  # of the piece for which it is lent; 0 for none
-        self._is_away = False  # somebody else reads from it, too
+        self._ticket, self._is_away = (
+            0,
+            False,
+        )  # of the piece for which it is lent, 0 for none; somebody else reads, too
         self.density = Density()  # of what is taken undecoded
         self._intake, self._is_proven = intake, intake is None or intake.may_send_much is None
         self._piece: Piece | None = None
@@ -100,8 +102,7 @@ class RemotingConnection(asyncio.Protocol):
         self._wanted_bytes = frame.PREFIX_BYTES
         self._backlog: deque[Command] = deque()
         self._out: list[Bytes] = []
-        self._out_bytes = 0
-        self._given_back = 0  # how many of these parts somebody to whom the socket was lent gave back
+        self._out_bytes = self._given_back = 0  # given back: so many parts, by somebody to whom the socket was lent
         self._write_scheduled = self._work_scheduled = self._puts_off = False
         self._backlog_since = 0.0  # when the requests in the backlog were read; 0 without any
         self._on_proven: Callable[[RemotingConnection], None] | None = None
@@ -176,6 +177,8 @@ class RemotingConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_active = self._loop.time()
+        if self._carrier is not None:
+            self._carrier.catch_up()
         if self._received:
             keep(self._received, data)
             self._received_bytes += len(data)

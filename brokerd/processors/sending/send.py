@@ -15,6 +15,7 @@ from brokerd.native.carrier import Carrier
 from brokerd.processors.sending.admission import Admission
 from brokerd.processors.sending.general import GeneralSends
 from brokerd.sending.boundary import ANSWER_OK, Source, Stop, Taken, Together
+from brokerd.sending.lending import SendLending
 from brokerd.sending.reading import short_names
 from brokerd.sending.readings import Reading
 from brokerd.sending.turns import SendTurn, SendTurns
@@ -58,12 +59,22 @@ class SendProcessor:
         self._may_take = turns.kernel.may_take
         self._new_answers = partial(_Answers, carrier)
         self._admission: Admission | None = None
+        self._lending: SendLending | None = None
         self._waiting: list[tuple[RemotingConnection, Sequence[Command] | None]] = []  # None: what it offers
         self._has_decoded = False  # among them
 
     def admit_by(self, admission: Admission) -> None:
         """Requests are signed: from now on what connections offer has to pass this. What comes to `handle` has passed as much."""
         self._admission = admission
+
+    def lend_by(self, lending: SendLending) -> None:
+        """Who sends densely has what he sends taken elsewhere, as long as requests are not signed."""
+        self._lending = lending
+
+    def end_lending(self) -> None:
+        """Everything that comes from now on is taken here."""
+        if self._lending is not None:
+            self._lending.end()
 
     @property
     def goes_first(self) -> bool:
@@ -121,6 +132,12 @@ class SendProcessor:
             connection.go_on(position, answered, decoding=False)
         for offer in offers:
             offer.connection.go_on(offer.position, offer.answered, decoding=offer.is_other_next)
+        if self._lending is not None and self._admission is None:
+            for connection, _, _ in ended:
+                self._lending.look(connection)
+            for offer in offers:
+                if not offer.is_other_next:
+                    self._lending.look(offer.connection)
 
     def _take_together(
         self, turn: SendTurn[_Answers], connections: list[RemotingConnection], ended: list[_Ended]

@@ -17,7 +17,7 @@ from typing import Protocol
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.required_set.ack_queue import AckQueue, Callback
-from brokerd.replication.required_set.quorum import overdue, patience_ms
+from brokerd.replication.required_set.quorum import ALL, overdue, patience_ms
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.rocketmq_peers import host_of
 from brokerd.replication.roles import effects
@@ -89,6 +89,8 @@ class ReplicationDriver:
         self.role_listeners: list[RoleListener] = []
         # Called while messages are accepted for the last time before a planned switch
         self.hand_over_listeners: list[Callable[[], None]] = []
+        # Called before an acknowledgement may mean something else: somebody may begin to copy the log, or settings change
+        self.meaning_listeners: list[Callable[[], None]] = []
         # Told the confirm offset whenever it rose, before the sends below it are answered
         self.confirm_listeners: list[Callable[[int], None]] = []
         # Told once when the disk refused something: the broker has no role any more and must stop
@@ -121,6 +123,21 @@ class ReplicationDriver:
         if self._is_draining or self._hand_over is not None:
             return False
         return mastership is not None and mastership.enough_replicas and not self._is_crowded
+
+    @property
+    def acknowledges_at_once(self) -> bool:
+        """Whether a message is acknowledged as soon as it is in the log: nobody else has to have it, nor the disk. It is so until
+        `meaning_listeners` are called, the role changes, or the broker stops."""
+        machine, mastership = self.machine, self.machine.mastership
+        return (
+            mastership is not None
+            and self.accepts_messages
+            and not machine.settings.ack_after_flush
+            and not mastership.followers
+            and mastership.sync.required == {mastership.sync.self_id}
+            and mastership.quorum.needed in (ALL, 1)
+            and not self.acks
+        )
 
     @property
     def _is_crowded(self) -> bool:
@@ -201,6 +218,7 @@ class ReplicationDriver:
 
     def accepted(self, connection: int, now_ms: int, *, host: str = "") -> None:
         """Somebody at the address `host` connected."""
+        self._meaning_changes()
         self.channels.accept(connection, host, now_ms)
         self.machine.accepted(connection, now_ms, host)
         self._finish(now_ms)
@@ -242,6 +260,10 @@ class ReplicationDriver:
                 machine.saw_newer_epoch(connection, frame.epoch, now_ms)
         if pieces:
             machine.received(connection, pieces, now_ms)
+
+    def _meaning_changes(self) -> None:
+        for listener in self.meaning_listeners:
+            listener()
 
     def connected(self, attempt: int, connection: int, now_ms: int) -> None:
         self.machine.connected(attempt, connection, now_ms)
@@ -344,6 +366,7 @@ class ReplicationDriver:
 
     def reconfigure(self, settings: ReplicationSettings, now_ms: int) -> None:
         """Use these settings from now on."""
+        self._meaning_changes()
         self.machine.reconfigure(settings)
         self._finish(now_ms)
 

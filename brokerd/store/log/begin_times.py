@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.log.retention import FileAge
 from remoting.errors import StorageError
 from remoting.record.fields import store_timestamp_of
 
@@ -32,6 +33,17 @@ class BeginTimes:
                 times[start] = self.at(start)
         self._known = {start: time_ms for start, time_ms in times.items() if time_ms >= 0}
         return list(times.values())
+
+    def ages(self) -> list[FileAge]:
+        """The log's files, oldest first. The first message of the next file bounds the age of a file's last one; where that is
+        damaged, or the disk does not read it, that of a later file does."""
+        starts, size = self._log.segment_starts()[::-1], self._log.segment_size_bytes
+        ages: list[FileAge] = []
+        bound_ms = -1
+        for start, next_ms in zip(starts, self.of(start + size for start in starts), strict=True):
+            bound_ms = next_ms if next_ms >= 0 else bound_ms
+            ages.append(FileAge(start, start + size, bound_ms))
+        return ages[::-1]
 
     def at(self, offset: int) -> int:
         """Of the record that starts at the offset; it is read."""

@@ -142,6 +142,23 @@ class CommitLog:
         self._tracker.move(end)
         return end
 
+    @property
+    def file_to_lend(self) -> Segment | None:
+        """The file to whose descriptor somebody else may append for a while; None when that is not to be."""
+        segment = self._current
+        is_as_usual = self.refusal is None and not self._unclean_end and not self._ahead.is_on
+        return segment if segment is not None and segment.file.descriptor >= 0 and is_as_usual else None
+
+    def note_appended(self, total: int) -> int:
+        """Somebody else appended whole records of so many bytes to the file's end, as `append` does; returns the new end."""
+        self.end_offset += total
+        self._tracker.move(self.end_offset)
+        return self.end_offset
+
+    def note_failed(self, segment: Segment, tried_end: int, error: StorageError) -> None:
+        """His last write, behind the end, which was to go on to `tried_end`, failed for this reason."""
+        self._clean_failed_write(segment, self.end_offset, tried_end - self.end_offset, error)
+
     def roll(self) -> int:
         """Declare the rest of the current file blank and go to the next one; returns the new end."""
         segment = self._current

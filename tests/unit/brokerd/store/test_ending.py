@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.store.store import MOST_AT_CLOSE_BYTES
+from brokerd.store.derived.followers import MOST_AT_CLOSE_BYTES
 from remoting.errors import CorruptedFile
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.stores import draft, open_store, put

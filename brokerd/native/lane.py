@@ -1,0 +1,164 @@
+"""Connections that stay with the carrier's thread for what they send, and the lane, which the loop lends it meanwhile (`lane.c`): the
+end of the log, and what the loop's own calls lay sends out with (`sending/native_kernel.py`).
+
+While it is lent nobody else appends, or lays out: whoever wants to takes it back first (`sending/lending.py`). What the thread took is
+in the log's file, and answered; the loop takes note of it then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Iterator
+from functools import partial
+from mmap import mmap
+from typing import Final, NamedTuple
+
+from brokerd.native.library import Library
+from brokerd.native.stays import Over
+from remoting.transport.carrying import Lender
+
+MOST_SENDERS: Final = 64  # lane.h has the same numbers
+MOST_LEFT_BYTES: Final = 128 * 1024
+ANSWERS_BYTES: Final = 256 * 1024
+_LOOKS: Final = 40  # of who looks after those who stay: so long one stays at most, that is a second
+_SENT_NUMBERS: Final = 3
+
+
+class Done(NamedTuple):
+    """What was done while the lane was lent: frames that were taken, in how many passes, and how long that took. Of a write that
+    failed, up to where of the log it was to be, and the system's error; 0 without one."""
+
+    frames: int
+    passes: int
+    busy_ns: int
+    tried_end: int
+    error: int
+
+
+_LENT_NUMBERS: Final = 4  # areas, descriptor, begin of the file, how long
+_NUMBERS: Final = _LENT_NUMBERS + len(Done._fields)
+
+
+class Lane:
+    """The memory of one, with all who stay; not used up to now it takes no room. All of it is the loop's."""
+
+    def __init__(self, library: Library, carrier_at: int) -> None:
+        area = ctypes.c_void_p
+        self._memory = mmap(-1, library.function("native_lane_bytes", ctypes.c_int64)())
+        self.at = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._numbers = memoryview(self._memory)[: 8 * _NUMBERS].cast("q")
+        self._lend = library.function("native_lane_lend", ctypes.c_int32, area)
+        self._take_back = library.function("native_lane_take_back", None, area)
+        self._summon = partial(library.function("native_carrier_summon", None, area), carrier_at)
+
+    def lend(self, areas_at: int, descriptor: int, file_begin: int, for_ns: int) -> None:
+        """The loop has it. What `areas_at` points to has a run that begins with the first free byte of the log, and of the file."""
+        self._numbers[0], self._numbers[1], self._numbers[2], self._numbers[3] = (
+            areas_at,
+            descriptor,
+            file_begin,
+            for_ns,
+        )
+        if self._lend(self.at):
+            self._summon()
+
+    def take_back(self) -> Done:
+        """The thread has it. Returns when it is not at work."""
+        self._take_back(self.at)
+        return Done(*self._numbers[_LENT_NUMBERS:])
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something was taken since it was lent."""
+        return bool(self._numbers[_LENT_NUMBERS])
+
+
+class _Sender(NamedTuple):
+    number: int
+    lender: Lender
+    ticket: int
+    told: Callable[[int], None]
+
+
+class Senders:
+    """Those of one lane. All of it is the loop's."""
+
+    def __init__(self, library: Library, carrier_at: int, lane: Lane) -> None:
+        area, number = ctypes.c_void_p, ctypes.c_int64
+        self._at, self._lane_at = carrier_at, lane.at
+        self._put = library.function("native_sender_put", None, area, number, ctypes.c_char_p, number, number, number)
+        self._recall = library.function("native_sender_recall", None, area, number)
+        self._look = library.function("native_sender_look", ctypes.c_int32, area, number, area, area, area)
+        self._finish = library.function("native_sender_finish", None, area, number)
+        self._count_frames = library.function("native_senders_frames", None, area, area)
+        self._sent = array("q", bytes(8 * _SENT_NUMBERS))
+        self._rest, self._left = bytearray(ANSWERS_BYTES), bytearray(MOST_LEFT_BYTES)
+        self._looked_at = self._sent.buffer_info()[0], *map(_address, (self._rest, self._left))
+        self._frames = array("q", bytes(8 * MOST_SENDERS))
+        self._frames_before = array("q", self._frames)
+        self._looks = [0] * MOST_SENDERS
+        self._free = list(range(MOST_SENDERS))
+        self._of: dict[Lender, _Sender] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __contains__(self, lender: object) -> bool:
+        return lender in self._of
+
+    @property
+    def have_room(self) -> bool:
+        return bool(self._free)
+
+    def begin(
+        self, lender: Lender, peer: bytes, descriptor: int, tickets: tuple[int, int], told: Callable[[int], None]
+    ) -> None:
+        """There is room. `tickets` are its own, which is the next piece's, and that of the piece before it, 0 for none."""
+        number = self._free.pop()
+        own, before = tickets
+        self._of[lender] = _Sender(number, lender, own, told)
+        self._frames_before[number] = self._looks[number] = 0
+        self._put(self._at, number, peer, len(peer), descriptor, before - 1)
+
+    def recall_one(self, lender: Lender) -> None:
+        """Have its stay be over soon."""
+        self._recall(self._at, self._of[lender].number)
+
+    def recall_all(self) -> None:
+        """Likewise everybody's."""
+        for sender in self._of.values():
+            self._recall(self._at, sender.number)
+
+    def recall_idle(self) -> None:
+        """Likewise of who had nothing taken since this was called last, or stays for long."""
+        self._count_frames(self._lane_at, self._frames.buffer_info()[0])
+        for sender in self._of.values():
+            number = sender.number
+            self._looks[number] += 1
+            is_idle = self._frames[number] == self._frames_before[number] and self._looks[number] > 1
+            if is_idle or self._looks[number] > _LOOKS:
+                self._recall(self._at, number)
+        self._frames_before[:] = self._frames
+
+    def finish(self, ticket: int) -> None:
+        """Have those be over whose tickets are no later, and return when they are; they are found by `over`."""
+        those = [sender.number for sender in self._of.values() if sender.ticket <= ticket]
+        for number in those:
+            self._recall(self._at, number)
+        for number in those:
+            self._finish(self._lane_at, number)
+
+    def over(self) -> Iterator[Over]:
+        """Those that are over, which are forgotten behind this."""
+        for lender, sender in list(self._of.items()):
+            if not self._look(self._lane_at, sender.number, *self._looked_at):
+                continue
+            frames, rest, left = self._sent
+            yield Over(lender, partial(sender.told, frames), bytes(self._rest[:rest]), bytes(self._left[:left]))
+            del self._of[lender]
+            self._free.append(sender.number)
+
+
+def _address(area: bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(area))

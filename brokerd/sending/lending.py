@@ -1,0 +1,195 @@
+"""The end of the log, lent to the carrier's thread, which takes sends of who sends densely (`native/lane.py`).
+
+It is lent while a message is acknowledged as soon as it is in the log, for some milliseconds at a time: so long holds what was looked
+at, among it the time that records carry. Whoever appends, cuts the log or looks at numbers of queues has it taken back first
+(`MessageStore.settle`), and so has whoever is to see what was answered (`catch_up`). Taking it back takes note of what is in the log;
+what that entails, for replicas and readers, comes in a turn of its own, as somebody may be in the middle of something.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from brokerd.loop.scheduler import Scheduler
+from brokerd.native.carrier import Carrier
+from brokerd.native.lane import Done
+from brokerd.sending.acknowledging import Appends
+from brokerd.sending.counters import Counters
+from brokerd.sending.native_kernel import NativeKernel
+from brokerd.store.log.segment import Segment
+from brokerd.store.run import Run
+from brokerd.store.store import MessageStore
+from remoting.errors import LogboomError, StorageError
+from remoting.transport.connection import RemotingConnection
+
+_LENT_NS: Final = 5_000_000
+_PAUSE_S: Final = 0.001  # so often it is taken note of what was done, when nobody asks
+_MOST_BYTES: Final = 16 << 20
+_LEAST_BYTES: Final = 1 << 20  # with less in the file, the loop takes what comes, and begins the next one
+_LEAST_FRAMES: Final = 2
+_MOST_VAIN: Final = 16  # times in a row
+_REST_NS: Final = 100_000_000
+
+
+class _Lent(NamedTuple):
+    run: Run
+    segment: Segment
+    since_ns: int
+
+
+class SendLending:
+    """Of one broker. All of it is the loop's."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        appends: Appends,
+        counters: Counters,
+        kernel: NativeKernel,
+        carrier: Carrier,
+        scheduler: Scheduler,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._store = store
+        self._appends = appends
+        self._counters = counters
+        self._kernel = kernel
+        self._carrier = carrier
+        self._lane = carrier.lane
+        self._scheduler = scheduler
+        self._now_ns = now_ns
+        self._lent: _Lent | None = None
+        self._untold: list[tuple[Run, Done]] = []
+        self._told_ns = 0
+        self._goes_on = self._has_ended = False
+        self._vain = 0
+        self._rests_until_ns = 0
+        store.take_back = self.take_back
+        carrier.lane_listener = self._heard
+        carrier.catch_up_listener = self.catch_up
+
+    def look(self, connection: RemotingConnection) -> None:
+        """All that the connection sent was taken now. If it sends densely the thread is to take what it sends next."""
+        if not connection.density.note(connection.last_active) or self._has_ended:
+            return
+        if self._now_ns() < self._rests_until_ns or not self._may_lend:
+            return
+        if self._carrier.have_sender(connection, connection.density.came_back) and self._lent is None:
+            self._soon()
+
+    def take_back(self) -> None:
+        """Nobody else appends any more, and all that was appended is in the store. It may be lent again in the next turn."""
+        if self._lent is not None:
+            frames = self._settle()
+            self._vain = 0 if frames >= _LEAST_FRAMES else self._vain + 1
+            self._soon()
+
+    def catch_up(self) -> None:
+        """Who reads now sees all that was answered."""
+        if self._lent is not None and self._lane.has_news:
+            self._go_round()
+        elif self._untold:
+            self._tell()
+
+    def end(self) -> None:
+        """It is not lent any more."""
+        self._has_ended = True
+        self._carrier.recall_senders()
+        self._settle()
+        self._tell()
+
+    @property
+    def _may_lend(self) -> bool:
+        return self._appends.is_at_once and self._store.commitlog.file_to_lend is not None
+
+    def _soon(self) -> None:
+        if not self._goes_on:
+            self._goes_on = True
+            self._scheduler.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        self._lend()
+        self._tell()
+
+    def _heard(self) -> None:
+        """The thread took something for the first time since it has the lane, or missed it."""
+        if self._lent is None:
+            if self._carrier.has_senders:
+                self._soon()
+        elif not self._lane.has_news:
+            if self._now_ns() - self._lent.since_ns > _LENT_NS:  # nobody sends as densely as that
+                self._carrier.recall_senders()
+        elif self._now_ns() - self._told_ns >= _PAUSE_S * 1e9:
+            self._go_round()
+        else:
+            self._scheduler.call_later(_PAUSE_S, self._go_round_for_news)
+
+    def _go_round_for_news(self) -> None:
+        if self._lent is not None and self._lane.has_news:
+            self._go_round()
+
+    def _go_round(self) -> None:
+        self._settle()
+        self._lend()  # before all that follows from what was taken
+        self._tell()
+
+    def _lend(self) -> None:
+        if self._lent is not None or self._has_ended or not self._carrier.has_senders:
+            return
+        now_ns = self._now_ns()
+        if self._vain >= _MOST_VAIN:  # others append all the time
+            self._vain = 0
+            self._rests_until_ns = now_ns + _REST_NS
+        segment = self._store.commitlog.file_to_lend
+        if now_ns < self._rests_until_ns or segment is None or not self._appends.is_at_once:
+            self._carrier.recall_senders()
+            return
+        try:
+            run = self._store.begin_run()
+        except LogboomError:  # whoever sends now is told
+            self._carrier.recall_senders()
+            return
+        if run.room < _LEAST_BYTES:
+            self._carrier.recall_senders()
+            return
+        run.limit = min(run.limit, run.start + _MOST_BYTES)
+        self._lent = _Lent(run, segment, now_ns)
+        self._lane.lend(self._kernel.lend(run), segment.file.descriptor, segment.start, _LENT_NS)
+
+    def _settle(self) -> int:
+        """Have nobody else append, and take note of what is in the log: how many frames that were."""
+        lent, self._lent = self._lent, None
+        if lent is None:
+            return 0
+        run = lent.run
+        done = self._lane.take_back()
+        self._kernel.take_back(run, has_failed=done.error != 0)
+        if run.size:
+            self._store.note_appended(run)
+            self._untold.append((run, done))
+        if done.error:
+            self._note_failed(lent.segment, done)
+        return done.frames
+
+    def _note_failed(self, segment: Segment, done: Done) -> None:
+        """The disk refused what came last, of which nothing was answered; the loop has it again."""
+        error = StorageError(f"cannot write {segment.file.path}: {os.strerror(done.error)}")
+        error.__cause__ = OSError(done.error, os.strerror(done.error))
+        self._store.commitlog.note_failed(segment, done.tried_end, error)
+        self._store.note_append_error(self._store.commitlog.refusal or error)
+
+    def _tell(self) -> None:
+        """Of what is in the log."""
+        untold, self._untold = self._untold, []
+        if not untold:
+            return
+        self._told_ns = self._now_ns()
+        if self._appends.is_masters:  # else it was told when the role changed
+            self._appends.appended(self._store.commitlog.end_offset)
+        for run, done in untold:
+            self._counters.puts.add(done.busy_ns / done.passes / 1e6, run.entry_count)
+            self._counters.stored(run)
