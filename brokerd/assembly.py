@@ -393,6 +393,8 @@ class Broker:
                 settings.flow.pull_wait_ms,
             )
         )
+        if self._carrier is not None:
+            self._proxy.endpoint.catch_up = self._carrier.catch_up
         self._cleanup = CleanupProcessor(
             core.store,
             self._housekeeper,

@@ -51,6 +51,7 @@ class StoreRecordLog:
 
     @property
     def end_offset(self) -> int:
+        self._store.settle()
         return self._store.commitlog.end_offset
 
     @property

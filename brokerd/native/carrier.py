@@ -5,8 +5,8 @@ A connection is lent for a piece (`RemotingConnection.lend`), and for more that 
 done nothing else is written to it, and its descriptor stays open. So pieces leave in order, and none goes to a descriptor that is
 another one's by now. What a socket does not take goes back to the connection, which sends it as it sends everything else.
 
-Who pulls densely stays there for some milliseconds (`stays.py`), and who sends densely for longer (`lane.py`): the thread reads their
-requests, too. Whoever else wants to write to such a connection has it back first.
+Who pulls densely stays there for some milliseconds (`stays.py`), and who sends densely for longer (`lane.py`): the thread reads
+their requests, too. Whoever else wants to write to such a connection has it back first.
 """
 
 from __future__ import annotations
@@ -260,9 +260,9 @@ class Carrier:
         return True
 
     def have_sender(self, connection: RemotingConnection, told: Callable[[int], None]) -> bool:
-        """Whether the thread reads the connection's requests from now on, and takes those that are sends while it has the lane: as
-        long as there are some, or until somebody else wants to write to it. `told` is called with the number of frames that were
-        taken, in a later turn of the loop, before the connection has anything else that came."""
+        """Whether the thread reads the connection's requests from now on, and takes those that are sends while it has the lane:
+        as long as there are some, or until somebody else wants to write to it. `told` is called with the number of frames that
+        were taken, in a later turn of the loop, before the connection has anything else that came."""
         senders = self._senders
         if self._thread is None or not senders.have_room or self._put - self._seen >= _MOST_PIECES:
             return False

@@ -3,14 +3,14 @@
  * brokerd/sending/lending.py when the lane is lent: then whoever appends is acknowledged at once, as nobody else has to have what he
  * appended, nor the disk.
  *
- * One has the lane. The loop lends it, and takes it back before it appends anything or looks at what was taken; while the thread is at
- * work it waits for that, which waits for no peer. All that is taken between is one run (brokerd/store/run.py) that goes on from call to call. A
- * message is answered when it is in the log's file, so it is there when this process dies; the loop takes note later. Answers leave when
- * the lane may be taken back already.
+ * One has the lane. The loop lends it, and takes it back before it appends anything or looks at what was taken; while the thread
+ * is at work it waits for that, which waits for no peer. All that is taken between is one run (brokerd/store/run.py) that goes
+ * on from call to call. A message is answered when it is in the log's file, so it is there when this process dies; the loop
+ * takes note later. Answers leave when the lane may be taken back already.
  *
- * What is not taken whole, is for another topic than its own, or needs what only the loop knows, is the loop's, with the connection, which gets it as if it
- * had come there. When the disk refuses a write nothing of it is answered, and everybody goes back to the loop, which
- * cleans up and tries for itself.
+ * What is not taken whole, is for another topic than its own, or needs what only the loop knows, is the loop's, with the
+ * connection, which gets it as if it had come there. When the disk refuses a write nothing of it is answered, and everybody goes
+ * back to the loop, which cleans up and tries for itself.
  *
  * Bounds: no more is read than there is room for; send.c has those of the rest.
  */

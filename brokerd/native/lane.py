@@ -1,8 +1,8 @@
-"""Connections that stay with the carrier's thread for what they send, and the lane, which the loop lends it meanwhile (`lane.c`): the
-end of the log, and what the loop's own calls lay sends out with (`sending/native_kernel.py`).
+"""Connections that stay with the carrier's thread for what they send, and the lane, which the loop lends it meanwhile (`lane.c`):
+the end of the log, and what the loop's own calls lay sends out with (`sending/native_kernel.py`).
 
-While it is lent nobody else appends, or lays out: whoever wants to takes it back first (`sending/lending.py`). What the thread took is
-in the log's file, and answered; the loop takes note of it then.
+While it is lent nobody else appends, or lays out: whoever wants to takes it back first (`sending/lending.py`). What the thread
+took is in the log's file, and answered; the loop takes note of it then.
 """
 
 from __future__ import annotations
@@ -53,13 +53,8 @@ class Lane:
         self._summon = partial(library.function("native_carrier_summon", None, area), carrier_at)
 
     def lend(self, areas_at: int, descriptor: int, file_begin: int, for_ns: int) -> None:
-        """The loop has it. What `areas_at` points to has a run that begins with the first free byte of the log, and of the file."""
-        self._numbers[0], self._numbers[1], self._numbers[2], self._numbers[3] = (
-            areas_at,
-            descriptor,
-            file_begin,
-            for_ns,
-        )
+        """The loop has it. What `areas_at` points to has a run that begins at the log's end, which is in that file."""
+        self._numbers[:_LENT_NUMBERS] = array("q", (areas_at, descriptor, file_begin, for_ns))
         if self._lend(self.at):
             self._summon()
 

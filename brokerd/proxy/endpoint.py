@@ -24,6 +24,7 @@ from remoting.errors import ProtocolError, SettingsError
 from remoting.record.hosts import pack_host
 from remoting.settings import setting
 from remoting.transport import tls
+from remoting.transport.carrying import nothing
 from remoting.transport.tls import DISABLED, PERMISSIVE, TlsSettings, tls_server
 from remoting.transport.waiting import MOST_STRANGERS, Waiting
 from remoting.transport.watch import UnfinishedSettings, Watch
@@ -135,6 +136,7 @@ class GrpcEndpoint:
         self.intake = Intake(self.watch, protection.user_of)
         self.tls = tls_server(_of_this_port(protection.tls or TlsSettings(), settings), PROTOCOLS)
         self.connections: set[GrpcProtocol] = set()
+        self.catch_up: Callable[[], None] = nothing  # called before anything is read: `carrying.Carrier`
         self._strangers = Waiting(MOST_STRANGERS)
 
     @property
@@ -278,6 +280,7 @@ class GrpcProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now_ms = self._active_ms = monotonic_ms()
+        self._endpoint.catch_up()
         if self._grpc is None and not self._begin(data, now_ms):
             return
         if self._tls is not None:

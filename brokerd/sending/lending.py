@@ -1,9 +1,10 @@
 """The end of the log, lent to the carrier's thread, which takes sends of who sends densely (`native/lane.py`).
 
-It is lent while a message is acknowledged as soon as it is in the log, for some milliseconds at a time: so long holds what was looked
-at, among it the time that records carry. Whoever appends, cuts the log or looks at numbers of queues has it taken back first
-(`MessageStore.settle`), and so has whoever is to see what was answered (`catch_up`). Taking it back takes note of what is in the log;
-what that entails, for replicas and readers, comes in a turn of its own, as somebody may be in the middle of something.
+It is lent while a message is acknowledged as soon as it is in the log, for some milliseconds at a time: so long holds what was
+looked at, among it the time that records carry. Whoever appends, cuts the log or looks at numbers of queues has it taken back
+first (`MessageStore.settle`), and so has whoever is to see what was answered (`catch_up`). Taking it back takes note of what is
+in the log; what that entails, for replicas and readers, comes in a turn of its own, as somebody may be in the middle of
+something.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from brokerd.loop.scheduler import Scheduler
 from brokerd.native.carrier import Carrier
 from brokerd.native.lane import Done
 from brokerd.sending.acknowledging import Appends
-from brokerd.sending.counters import Counters
 from brokerd.sending.native_kernel import NativeKernel
+from brokerd.sending.turns import SendTurns
 from brokerd.store.log.segment import Segment
 from brokerd.store.run import Run
-from brokerd.store.store import MessageStore
 from remoting.errors import LogboomError, StorageError
 from remoting.transport.connection import RemotingConnection
 
@@ -45,17 +45,16 @@ class SendLending:
 
     def __init__(
         self,
-        store: MessageStore,
+        turns: SendTurns,
         appends: Appends,
-        counters: Counters,
         kernel: NativeKernel,
         carrier: Carrier,
         scheduler: Scheduler,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._store = store
+        self._store = store = turns.store
         self._appends = appends
-        self._counters = counters
+        self._counters = turns.counters
         self._kernel = kernel
         self._carrier = carrier
         self._lane = carrier.lane

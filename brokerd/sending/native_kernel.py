@@ -430,8 +430,8 @@ class NativeKernel:
         )
 
     def lend(self, run: Run) -> int:
-        """Somebody else has the library lay out sends in this run, of which nothing is laid out yet: where the areas for his calls
-        are (`lane.c`). Nobody asks for anything here before `take_back`."""
+        """Somebody else has the library lay out sends in this run, of which nothing is laid out yet: where the areas for his
+        calls are (`lane.c`). Nobody asks for anything here before `take_back`."""
         assert not run.size, "what was laid out before is not known to his calls"
         if self._are_topics_new:
             self._topics = _Topics(self._queues, len(self._rules.delays))

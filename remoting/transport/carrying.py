@@ -10,6 +10,10 @@ from typing import Protocol
 from remoting.disk import Bytes
 
 
+def nothing() -> None:
+    """What whoever asks for it has done, where there is no carrier."""
+
+
 class Lender(Protocol):
     """What a carrier needs of a connection."""
 

@@ -26,7 +26,7 @@ from remoting.disk import Bytes, is_small_part, is_unchanging
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError
 from remoting.frame import Command
 from remoting.record.hosts import pack_host
-from remoting.transport.carrying import Carrier
+from remoting.transport.carrying import Carrier, nothing
 from remoting.transport.identity import socket_address
 from remoting.transport.limits import ConnectionLimits
 from remoting.transport.requests import Answered, OpenRequests, told_to
@@ -79,11 +79,9 @@ class RemotingConnection(asyncio.Protocol):
         intake, as on dialled connections, unfinished frames are not counted."""
         self._taker = taker
         self._carrier, self._quick = (None, None) if intake is None else (intake.carrier, intake.quick)
-        self._descriptor = -1  # of the socket that may be lent
-        self._ticket, self._is_away = (
-            0,
-            False,
-        )  # of the piece for which it is lent, 0 for none; somebody else reads, too
+        self._catch_up = nothing if self._carrier is None else self._carrier.catch_up
+        self._descriptor, self._ticket = -1, 0  # of the socket that may be lent; of the piece for which it is, 0 for none
+        self._is_away = False  # somebody else reads from it, too
         self.density = Density()  # of what is taken undecoded
         self._intake, self._is_proven = intake, intake is None or intake.may_send_much is None
         self._piece: Piece | None = None
@@ -177,8 +175,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_active = self._loop.time()
-        if self._carrier is not None:
-            self._carrier.catch_up()
+        self._catch_up()
         if self._received:
             keep(self._received, data)
             self._received_bytes += len(data)
