@@ -80,7 +80,7 @@ class RemotingConnection(asyncio.Protocol):
         self._taker = taker
         self._carrier, self._quick = (None, None) if intake is None else (intake.carrier, intake.quick)
         self._catch_up = nothing if self._carrier is None else self._carrier.catch_up
-        self._descriptor, self._ticket = -1, 0  # of the socket that may be lent; of the piece for which it is, 0 for none
+        self._descriptor, self._ticket = -1, 0  # of the socket that may be lent; the piece for which it is
         self._is_away = False  # somebody else reads from it, too
         self.density = Density()  # of what is taken undecoded
         self._intake, self._is_proven = intake, intake is None or intake.may_send_much is None
