@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 /* At once; of what came; of answers to one; frames of one at a time; of an address. lane.py says the same */
-enum { SENDERS = 64, SENDER_BYTES = 128 * 1024, LANE_ANSWERS_BYTES = 256 * 1024, MOST_SENT = 128, PEER_BYTES = 20 };
+enum { SENDERS = 128, SENDER_BYTES = 128 * 1024, LANE_ANSWERS_BYTES = 256 * 1024, MOST_SENT = 128, PEER_BYTES = 20 };
 
 struct sent { /* of a sender, lane.py has the same */
     int64_t frames; /* that were taken */

@@ -18,10 +18,10 @@ from brokerd.native.library import Library
 from brokerd.native.stays import Over
 from remoting.transport.carrying import Lender
 
-MOST_SENDERS: Final = 64  # lane.h has the same numbers
+MOST_SENDERS: Final = 128  # lane.h has the same numbers
 MOST_LEFT_BYTES: Final = 128 * 1024
 ANSWERS_BYTES: Final = 256 * 1024
-_LOOKS: Final = 40  # of who looks after those who stay: so long one stays at most, that is a second
+_LOOKS: Final = 400  # of who looks after those who stay: so long one stays at most, that is ten seconds
 _SENT_NUMBERS: Final = 3
 
 

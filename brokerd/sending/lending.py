@@ -29,8 +29,8 @@ _LENT_NS: Final = 5_000_000
 _PAUSE_S: Final = 0.001  # so often it is taken note of what was done, when nobody asks
 _MOST_BYTES: Final = 16 << 20
 _LEAST_BYTES: Final = 1 << 20  # with less in the file, the loop takes what comes, and begins the next one
-_LEAST_FRAMES: Final = 2
-_MOST_VAIN: Final = 16  # times in a row
+_MOST_UNUSED: Final = 3  # times in a row
+_COUNTED: Final = 64  # times that it is lent, behind which it is seen whether that is worth while
 _REST_NS: Final = 100_000_000
 
 
@@ -64,7 +64,8 @@ class SendLending:
         self._untold: list[tuple[Run, Done]] = []
         self._told_ns = 0
         self._goes_on = self._has_ended = False
-        self._vain = 0
+        self._times = self._frames = 0  # how often it was lent, and what was taken, since that was seen last
+        self._unused = 0
         self._rests_until_ns = 0
         store.take_back = self.take_back
         carrier.lane_listener = self._heard
@@ -82,8 +83,7 @@ class SendLending:
     def take_back(self) -> None:
         """Nobody else appends any more, and all that was appended is in the store. It may be lent again in the next turn."""
         if self._lent is not None:
-            frames = self._settle()
-            self._vain = 0 if frames >= _LEAST_FRAMES else self._vain + 1
+            self._settle()
             self._soon()
 
     def catch_up(self) -> None:
@@ -120,12 +120,21 @@ class SendLending:
             if self._carrier.has_senders:
                 self._soon()
         elif not self._lane.has_news:
-            if self._now_ns() - self._lent.since_ns > _LENT_NS:  # nobody sends as densely as that
-                self._carrier.recall_senders()
+            if self._now_ns() - self._lent.since_ns > _LENT_NS:
+                self._was_unused()
         elif self._now_ns() - self._told_ns >= _PAUSE_S * 1e9:
             self._go_round()
         else:
             self._scheduler.call_later(_PAUSE_S, self._go_round_for_news)
+
+    def _was_unused(self) -> None:
+        """Nothing was taken in all the time, and then something came."""
+        self._unused += 1
+        if self._unused < _MOST_UNUSED:  # the thread may have had no processor
+            self._go_round()
+        else:  # nobody sends as densely as that
+            self._unused = 0
+            self._carrier.recall_senders()
 
     def _go_round_for_news(self) -> None:
         if self._lent is not None and self._lane.has_news:
@@ -140,9 +149,10 @@ class SendLending:
         if self._lent is not None or self._has_ended or not self._carrier.has_senders:
             return
         now_ns = self._now_ns()
-        if self._vain >= _MOST_VAIN:  # others append all the time
-            self._vain = 0
-            self._rests_until_ns = now_ns + _REST_NS
+        if self._times == _COUNTED:
+            if self._frames < _COUNTED:  # others append all the time
+                self._rests_until_ns = now_ns + _REST_NS
+            self._times = self._frames = 0
         segment = self._store.commitlog.file_to_lend
         if now_ns < self._rests_until_ns or segment is None or not self._appends.is_at_once:
             self._carrier.recall_senders()
@@ -157,22 +167,25 @@ class SendLending:
             return
         run.limit = min(run.limit, run.start + _MOST_BYTES)
         self._lent = _Lent(run, segment, now_ns)
+        self._times += 1
         self._lane.lend(self._kernel.lend(run), segment.file.descriptor, segment.start, _LENT_NS)
 
-    def _settle(self) -> int:
-        """Have nobody else append, and take note of what is in the log: how many frames that were."""
+    def _settle(self) -> None:
+        """Have nobody else append, and take note of what is in the log."""
         lent, self._lent = self._lent, None
         if lent is None:
-            return 0
+            return
         run = lent.run
         done = self._lane.take_back()
+        self._frames += done.frames
+        if done.frames:
+            self._unused = 0
         self._kernel.take_back(run, has_failed=done.error != 0)
         if run.size:
             self._store.note_appended(run)
             self._untold.append((run, done))
         if done.error:
             self._note_failed(lent.segment, done)
-        return done.frames
 
     def _note_failed(self, segment: Segment, done: Done) -> None:
         """The disk refused what came last, of which nothing was answered; the loop has it again."""
