@@ -3,8 +3,8 @@
  * They are plain C11 without the interpreter: buffers come in with their lengths, results go into buffers that the caller made,
  * nothing is allocated, no file or socket is touched, and nothing is kept between calls but constant tables, which native_begin
  * fills before anything else is called. So a call may run without the interpreter's lock. Some do otherwise: carrier.c is a
- * thread that writes to sockets, and reads from some (stays.c), syncs.c one that syncs a file; log_files.c reads from files, and the
- * subject of queue_files.c is files.
+ * thread that writes to sockets, and reads from some (stays.c), also what it appends to a file (lane.c); syncs.c is one that syncs a
+ * file; log_files.c reads from files, and the subject of queue_files.c is files.
  *
  * Each subject is in a file of its own beside its Python twin, which says what is right. Where input is not what the C knows, it
  * says so and changes nothing: the twin then does it.

@@ -10,6 +10,7 @@ Four locks, taken in this order by who needs several:
 | thread | does what to which file | holds |
 |---|---|---|
 | event loop | appends to the current file, behind the log's end: nobody else writes there or looks there | nothing |
+| carrier | appends to the current file, while the loop lends it the log's end (`native/lane.py`) and does not | nothing |
 | event loop | has the disk begin to write what it appended, before the flusher syncs that | nothing |
 | event loop | zeros what an append that failed left behind the end, and syncs that | `contents`, `looks` |
 | event loop | begins the next file | `names` |
