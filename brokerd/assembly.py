@@ -49,6 +49,7 @@ from brokerd.processors.administration.access import AccessProcessor
 from brokerd.processors.administration.cleanup import CleanupProcessor
 from brokerd.processors.administration.lag_survey import LagSurvey
 from brokerd.processors.administration.runtime_info import SAMPLE_S, Figures, RuntimeInfo
+from brokerd.processors.offsets.awaited import AwaitedMaster
 from brokerd.processors.pass_on import PassOn
 from brokerd.processors.pulling.asked import asked_agrees
 from brokerd.processors.pulling.laid_out import layout_agrees
@@ -429,9 +430,10 @@ class Broker:
         # Requests that are signed are another one each time.
         quick = self._processors.quick_pulls if mount is None and not self._guard.is_on else None
         pass_on = PassOn(self._client, lambda: replica.master_address, self._tasks)
+        awaited = AwaitedMaster(replica, self._client, loop, self._tasks)
         self._server = RemotingServer(
             Place(host, port, settings.remoting.vip_port(port), tls),
-            self._guard.protect(on_master(handlers, lambda: replica.is_master, pass_on)),
+            self._guard.protect(on_master(handlers, lambda: replica.is_master, pass_on, awaited)),
             limits=replace(
                 settings.flow.limits(), intake=Intake(self._watch, self._guard.may_send_much, quick, self._carrier)
             ),

@@ -3,13 +3,17 @@
 Every controller looks at the same moments (heartbeat changes, closed connections, the periodic scan); only the serving leader
 acts. One election per group at a time; a failed one is found again by the next look. How long each took from the look that found
 it to the decision is logged and counted.
+
+A master without room lives, and may have acknowledged what its successor lacks, where that does not take all of the set: so it
+hands over first, as in a planned switch, and keeps the lead for now when it cannot.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeAlias
 
 from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters, election_result
@@ -23,14 +27,21 @@ from controllerd.replicas.standing_disks import disk_stands
 from controllerd.replicas.state import Group
 from controllerd.replicas.triggers import due_counts, due_elections
 from remoting import codes
-from remoting.errors import LogboomError
+from remoting.errors import LogboomError, RequestError
+from remoting.facts.words import Cause
 from remoting.transport.beats import CALM_MS, Beat, on_next_beat
 from remoting.transport.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
+_HAND_OVER_AGAIN_MS: Final = 5000  # a master that could not do it is not asked again before: it takes nothing meanwhile
+
+HandOver: TypeAlias = Callable[[Group, int], Awaitable[object]]
+
 
 class Elections:
+    """`hand_over` has a group's master wait for its successor, and raises RequestError when the switch should not be made now."""
+
     def __init__(
         self,
         settings: LiveSettings,
@@ -38,12 +49,15 @@ class Elections:
         groups: BrokerGroups,
         counters: Counters,
         owner: TaskOwner,
+        hand_over: HandOver,
     ) -> None:
         self._settings = settings
         self._driver = driver
         self._groups = groups
         self._counters = counters
         self._owner = owner
+        self._hand_over = hand_over
+        self._put_off: dict[str, int] = {}  # till when, by the group whose master could not hand over
         self._under_way: set[str] = set()
         self._timer: Beat | None = None
         self._scanned_ms = groups.now_ms()
@@ -67,12 +81,9 @@ class Elections:
         """Start the elections that are due, over all groups or the named ones."""
         if not self._driver.is_serving:
             return
-        groups, unclean = self._groups, self._settings.election.value.unclean
-        due = due_elections(
-            groups.decided(), groups.table, groups.now_ms(), unclean=unclean, names=names, at_ms=groups.wall_ms()
-        )
-        for request in due:
-            if request.broker_name not in self._under_way:
+        groups = self._groups
+        for request in self._due(names):
+            if request.broker_name not in self._under_way and not self._is_put_off(request):
                 self._under_way.add(request.broker_name)
                 log.info(
                     "%s needs a master: %s", request.broker_name, self._reason(request.broker_name, request.broker_id)
@@ -84,6 +95,21 @@ class Elections:
                 self._owner.spawn(self._count(count), f"count the lives of {count.broker_name}")
         if self._is_calm and not self._may_rest():
             self._scan_soon()
+
+    def _due(self, names: Iterable[str] | None) -> list[ElectMaster]:
+        groups, unclean = self._groups, self._settings.election.value.unclean
+        return due_elections(
+            groups.decided(), groups.table, groups.now_ms(), unclean=unclean, names=names, at_ms=groups.wall_ms()
+        )
+
+    def _is_put_off(self, request: ElectMaster) -> bool:
+        """Whether its master could not hand over a moment ago, and is well otherwise."""
+        until_ms = self._put_off.get(request.broker_name, 0)
+        return self._groups.now_ms() < until_ms and self._gives_way_for_room(request)
+
+    def _gives_way_for_room(self, request: ElectMaster) -> bool:
+        grounds = self._groups.grounds(request.broker_name, request)
+        return grounds is not None and grounds.cause is Cause.NO_ROOM
 
     async def _count(self, request: CountLives) -> None:
         try:
@@ -106,7 +132,28 @@ class Elections:
             return f"the disk of broker {master_id} takes no message, that of broker {successor} does"
         return f"broker {master_id} restarted"
 
-    async def _elect(self, request: ElectMaster, found_s: float) -> None:
+    async def _elect(self, found: ElectMaster, found_s: float) -> None:
+        try:
+            request = await self._handed_over(found) if self._gives_way_for_room(found) else found
+            if request is not None:
+                await self._decide(request, found_s)
+        finally:
+            self._under_way.discard(found.broker_name)
+
+    async def _handed_over(self, found: ElectMaster) -> ElectMaster | None:
+        """The election as it is due when the successor has all that the master has; None when it is not, or not due any more."""
+        name, group, successor = found.broker_name, self._groups.decided().groups[found.broker_name], found.broker_id
+        assert successor is not None
+        try:
+            await self._hand_over(group, successor)
+        except RequestError as error:
+            log.info("%s: broker %s keeps the lead: %s", name, group.master_broker_id, error)
+            self._put_off[name] = self._groups.now_ms() + _HAND_OVER_AGAIN_MS
+            return None
+        self._put_off.pop(name, None)
+        return next((each for each in self._due([name]) if each.broker_id in (None, successor)), None)
+
+    async def _decide(self, request: ElectMaster, found_s: float) -> None:
         grounds = self._groups.grounds(request.broker_name, request)
         try:
             with self._counters.log_operations.measured("append"):
@@ -122,8 +169,6 @@ class Elections:
                 if applied.reply.code == codes.SUCCESS and applied.reply.remark:
                     log.warning("election for %s: %s", request.broker_name, applied.reply.remark)
                 self._decided((time.monotonic() - found_s) * 1000, request.broker_name)
-        finally:
-            self._under_way.discard(request.broker_name)
 
     def _decided(self, took_ms: float, broker_name: str) -> None:
         log.info("%s: the election was decided %.1f ms after it was found due", broker_name, took_ms)

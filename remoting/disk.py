@@ -96,7 +96,8 @@ class FileSegment(Protocol):
         """A view of the file at its present size, for readers that come often."""
 
     def hold(self) -> Held:
-        """Have the descriptor stay open, also behind `close`, until that is released. Any thread that does not close it."""
+        """Have the descriptor stay open, also behind `close`, until that is released. Any thread that does not close it. Raises
+        StorageError when it was closed."""
 
     def truncate(self, size_bytes: int) -> None:
         """Cut or grow (with zeros) the file to the size; durable after `sync`."""
@@ -105,7 +106,7 @@ class FileSegment(Protocol):
         """Make all bytes written so far durable (fdatasync)."""
 
     def close(self) -> None:
-        """Release the file; later calls on the segment are programming errors."""
+        """Release the file; later calls on the segment are programming errors, but for this one, which does nothing then."""
 
 
 class SmallFiles(Protocol):
@@ -171,7 +172,7 @@ class LocalSegment:
         self._path = path
         self._descriptor = descriptor
         self._holds = 0
-        self._to_close = -1  # a descriptor, by the last one who holds it
+        self._to_close = -1  # a descriptor, by the last one who holds it, who takes it from here
         self._size_bytes = os.fstat(descriptor).st_size
 
     @property
@@ -237,23 +238,27 @@ class LocalSegment:
 
     def hold(self) -> Held:
         with _HOLDING:
+            if self._descriptor < 0:
+                raise StorageError(f"{self._path} was closed")
             self._holds += 1
         return _Hold(self._let_go)
 
     def _let_go(self) -> None:
+        to_close = -1
         with _HOLDING:
             self._holds -= 1
-            to_close = -1 if self._holds else self._to_close
+            if not self._holds:
+                to_close, self._to_close = self._to_close, -1
         if to_close >= 0:
             os.close(to_close)
 
     def close(self) -> None:
         with _HOLDING:
             descriptor, self._descriptor = self._descriptor, -1
-            if self._holds:
-                self._to_close = descriptor
-                return
-        os.close(descriptor)
+            if self._holds and descriptor >= 0:
+                self._to_close, descriptor = descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class LocalDisk:

@@ -27,13 +27,14 @@ class By(Flag):
     BROKER = auto()  # any broker; what takes a master, its handler refuses on a replica
     MASTER = auto()  # the master of a group; a replica refuses
     MASTER_ASKED = auto()  # the master of a group; a replica passes the request on to it
+    MASTER_AWAITED = auto()  # the same, and while no master is known the request waits for one
     CONTROLLER = auto()
     LEADER = auto()  # the controller that leads; the others refuse
     NAME_SERVER = auto()  # any controller, as all of them are name servers
     CLIENT = auto()  # clients, whom brokers ask
 
 
-BROKERS: Final = By.BROKER | By.MASTER | By.MASTER_ASKED
+BROKERS: Final = By.BROKER | By.MASTER | By.MASTER_ASKED | By.MASTER_AWAITED
 CONTROLLERS: Final = By.CONTROLLER | By.LEADER | By.NAME_SERVER
 
 
@@ -59,7 +60,7 @@ _TABLE: Final = (
     Row(codes.SEND_MESSAGE, By.BROKER, demands.send("topic")),
     Row(codes.PULL_MESSAGE, By.BROKER, demands.pull),
     Row(codes.QUERY_MESSAGE, By.BROKER, _TOPIC_READ),
-    Row(codes.QUERY_CONSUMER_OFFSET, By.BROKER, fields(SUB, GET, topic="topic", group="consumerGroup")),
+    Row(codes.QUERY_CONSUMER_OFFSET, By.MASTER_AWAITED, fields(SUB, GET, topic="topic", group="consumerGroup")),
     Row(codes.UPDATE_CONSUMER_OFFSET, By.MASTER, fields(SUB, UPDATE, topic="topic", group="consumerGroup")),
     Row(codes.UPDATE_AND_CREATE_TOPIC, By.MASTER_ASKED, fields(CREATE, topic="topic")),
     Row(codes.UPDATE_AND_CREATE_TOPIC_LIST, By.MASTER_ASKED, demands.put_topics),
@@ -67,10 +68,10 @@ _TABLE: Final = (
     Row(codes.UPDATE_BROKER_CONFIG, By.BROKER, CHANGE_CLUSTER),
     Row(codes.GET_BROKER_CONFIG, By.BROKER, READ_CLUSTER),
     Row(codes.GET_BROKER_RUNTIME_INFO, By.BROKER, READ_CLUSTER),
-    Row(codes.SEARCH_OFFSET_BY_TIMESTAMP, By.BROKER, _TOPIC_READ),
-    Row(codes.GET_MAX_OFFSET, By.BROKER, _TOPIC_READ),
-    Row(codes.GET_MIN_OFFSET, By.BROKER, _TOPIC_READ),
-    Row(codes.GET_EARLIEST_MSG_STORETIME, By.BROKER, _TOPIC_READ),
+    Row(codes.SEARCH_OFFSET_BY_TIMESTAMP, By.MASTER_AWAITED, _TOPIC_READ),
+    Row(codes.GET_MAX_OFFSET, By.MASTER_AWAITED, _TOPIC_READ),
+    Row(codes.GET_MIN_OFFSET, By.MASTER_AWAITED, _TOPIC_READ),
+    Row(codes.GET_EARLIEST_MSG_STORETIME, By.MASTER_AWAITED, _TOPIC_READ),
     Row(codes.VIEW_MESSAGE_BY_ID, By.BROKER, _TOPIC_READ),
     Row(codes.HEART_BEAT, By.BROKER, demands.heartbeat),
     Row(codes.UNREGISTER_CLIENT, By.BROKER, demands.unregister),

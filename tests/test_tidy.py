@@ -77,10 +77,10 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["__main__"],
     ],
     "brokerd/processors": [
-        ["answers", "bodies", "cold", "fields", "mounted", "parked", "rights", "sliced"],
+        ["answers", "bodies", "cold", "fields", "mounted", "parked", "pass_on", "rights", "sliced"],
         ["clients"],
         ["offsets"],
-        ["administration", "pass_on", "pop", "pulling", "sending"],
+        ["administration", "pop", "pulling", "sending"],
         ["registry"],
     ],
     "brokerd/store": [

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from remoting.errors import InvalidParameter
 from remoting.group_settings import INVISIBLE_DEFAULT, INVISIBLE_MAX, INVISIBLE_MIN, MOST_INVISIBLE_MS
 
-_NAMES: Final = (INVISIBLE_MIN, INVISIBLE_MAX, INVISIBLE_DEFAULT)
+INVISIBLE_TIMES: Final = (INVISIBLE_MIN, INVISIBLE_MAX, INVISIBLE_DEFAULT)
 _MAX_DIGITS: Final = 12
 
 
@@ -36,12 +36,12 @@ def invisible_times(attributes: Mapping[str, str], least_ms: int, longest_ms: in
 
 def check_invisible_times(attributes: Mapping[str, str]) -> None:
     """Raises InvalidParameter for bounds that cannot be meant."""
-    _read(tuple(map(attributes.get, _NAMES)))
+    _read(tuple(map(attributes.get, INVISIBLE_TIMES)))
 
 
 def _read(texts: tuple[str | None, ...]) -> InvisibleTimes:
     numbers = []
-    for name, text, otherwise in zip(_NAMES, texts, _UNBOUNDED, strict=True):
+    for name, text, otherwise in zip(INVISIBLE_TIMES, texts, _UNBOUNDED, strict=True):
         is_number = text is None or (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS)
         number = int(text) if text is not None and is_number else otherwise
         if not is_number or number > MOST_INVISIBLE_MS:

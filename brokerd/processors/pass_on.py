@@ -7,7 +7,7 @@ the other for the master could pass a request to and fro; a small limit on those
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,7 +39,7 @@ class PassOn:
             return
         self.under_way += 1
         body = bytes(request.body)
-        request.ext = {name: text for name, text in request.ext.items() if name not in _SENDERS_PROOF}
+        request.ext = without_proof(request.ext)
         self.tasks.spawn(self._ask(address, connection, request, body), f"request {request.code} for the master")
 
     async def _ask(self, address: str, connection: RemotingConnection, request: Command, body: bytes) -> None:
@@ -51,3 +51,8 @@ class PassOn:
             connection.respond_error(request, NotMaster(f"the master at {address} did not answer: {error}"))
         finally:
             self.under_way -= 1
+
+
+def without_proof(ext: Mapping[str, str]) -> dict[str, str]:
+    """A request's fields but for its sender's signature: this broker signs what it passes on."""
+    return {name: text for name, text in ext.items() if name not in _SENDERS_PROOF}

@@ -169,8 +169,10 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
 
 
 Otherwise = Callable[[RemotingConnection, Command], None]
+# what a replica does with a question that its own handler answers less well than the master's
+Await = Callable[[Handler, RemotingConnection, Command], None]
 
-_MASTERS: Final = By.MASTER | By.MASTER_ASKED
+_MASTERS: Final = By.MASTER | By.MASTER_ASKED | By.MASTER_AWAITED
 
 
 def refuse(connection: RemotingConnection, request: Command) -> None:
@@ -179,10 +181,19 @@ def refuse(connection: RemotingConnection, request: Command) -> None:
 
 
 def on_master(
-    table: Mapping[int, Handler], is_master: Callable[[], bool], pass_on: Otherwise = refuse
+    table: Mapping[int, Handler],
+    is_master: Callable[[], bool],
+    pass_on: Otherwise = refuse,
+    await_master: Await | None = None,
 ) -> dict[int, Handler]:
-    """The same handlers; while this broker is a replica, those of the master's rows refuse or pass on."""
-    otherwise = {code: refuse if ROWS[code].by is By.MASTER else pass_on for code in table if ROWS[code].by & _MASTERS}
+    """The same handlers; while this broker is a replica, those of the master's rows refuse, pass on, or wait for a master."""
+
+    def otherwise_of(code: int) -> Otherwise:
+        if ROWS[code].by is By.MASTER_AWAITED and await_master is not None:
+            return partial(await_master, table[code])
+        return pass_on if ROWS[code].by is By.MASTER_ASKED else refuse
+
+    otherwise = {code: otherwise_of(code) for code in table if ROWS[code].by & _MASTERS}
     return {
         code: _guarded(handler, is_master, otherwise[code]) if code in otherwise else handler
         for code, handler in table.items()

@@ -293,6 +293,15 @@ class Replica:
         return followership is not None and followership.stage is CopyStage.TRANSFER and followership.in_set
 
     @property
+    def is_left_alone(self) -> bool:
+        """Whether this replica's master is away, or of a kind that has no address here, and nobody elects another one."""
+        if self.is_master:
+            return False
+        if self._settings.classic_master:
+            return True
+        return self._settings.roles == "fixed" and not self.is_connected_to_master
+
+    @property
     def accepts_messages(self) -> bool:
         return self._driver.accepts_messages
 

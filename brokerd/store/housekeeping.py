@@ -45,6 +45,7 @@ T = TypeVar("T")
 _CHECKPOINT_SHARE = 20  # a pause before a checkpoint is so many times as long as the last one took
 _LONGEST_PAUSE_S = 20.0
 _LOOK_MS = 1000  # how often the disk is asked how full it is
+_LOOKS_IN_BETWEEN = 50  # at queues, till it is asked again in a round of retention
 _FUTURE_TIMES = "store times of the log lie in the future: retention takes the ages of such files from the file system"
 
 
@@ -125,9 +126,8 @@ class Housekeeper:
             await self._remove_old_files()
 
     async def _remove_old_files(self) -> None:
-        usage = await self._usage()
         now_ms, own_ms = self._now_ms(), self._store.wall_ms()
-        ages = await self._ages(usage, now_ms, own_ms)
+        ages, usage = await self._ages(now_ms, own_ms)
         store, retention = self._store, self._retention.value
         store.going_offset = decide_going(ages, usage, now_ms, retention)
         held_offset = store.held_offset()
@@ -138,18 +138,25 @@ class Housekeeper:
         for removal in store.apply_retention(decision, refusal_text(usage, retention), doubt):
             await self._in_thread(removal)
 
-    async def _ages(self, usage: DiskUsage, now_ms: int, own_ms: int) -> list[FileAge]:
-        """The ages of the log's files, and how long topics want those that would go by one of the times, or soon. Some queues are
-        looked at in each turn of the loop; what is told is as it is now."""
+    async def _ages(self, now_ms: int, own_ms: int) -> tuple[list[FileAge], DiskUsage]:
+        """The ages of the log's files, and how long topics want those that would go by one of the times, or soon; and how full
+        the disk is. Some queues are looked at in each turn of the loop; what is told is as it is now. A disk that takes no
+        messages waits for no more than what it will tell of the files that go for that."""
         store, wanted = self._store, self._store.wanted
+        usage, looks = await self._usage(), 0
         while True:
+            if looks % _LOOKS_IN_BETWEEN == _LOOKS_IN_BETWEEN - 1:
+                usage = await self._usage()
             ages, retention = await self._believed_ages(now_ms), self._retention.value
             latest_ms = max(soon_ms(now_ms, retention), own_ms)
             surplus = min(surplus_files(ages, usage, retention), retention.files_per_round)
             count = max(expired_files(ages, latest_ms, retention), surplus)
             files = [age for age in ages[:count] if age.end <= store.dispatch_offset]  # the queues have all of these
-            if not wanted.look_on(files, surplus, now_ms, latest_ms, retention.reserved_time_ms):
-                return wanted.marked(ages)
+            is_hurried = surplus > 0 and is_full(usage, store.is_full, retention)
+            terms = files, surplus, now_ms, latest_ms, retention.reserved_time_ms
+            if not wanted.look_on(*terms, is_hurried=is_hurried):
+                return wanted.marked(ages, is_hurried=is_hurried), usage
+            looks += 1
             await asyncio.sleep(0)
 
     def _note_wanted(self, ages: list[FileAge], decision: RetentionDecision, usage: DiskUsage, now_ms: int) -> None:

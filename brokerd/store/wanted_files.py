@@ -8,6 +8,9 @@ whose topics want most, and no further than to the first one that keeps it.
 What is not certain counts as wanted for as long as it may be: a message whose time or place cannot be read, or is not what was
 written, is as young as the file's last one, and one that claims to be of the future is no younger. Each replica finds out by
 its own files.
+
+A disk that takes no messages waits for none of that: the files that have to go whoever wants them are looked at once, so that it
+is told which those were, and the others stay for this time. Who was not asked counts as who wants the file.
 """
 
 from __future__ import annotations
@@ -51,6 +54,16 @@ class _Found:
     left: list[ConsumeQueue]
     until_ms: int = 0
     topic: str = ""
+    is_looked_at: bool = False  # some queues of it
+
+    def may_be_wanted_until(self, wishes: Wishes) -> tuple[int, str]:
+        """As far as is known, and by whom; who was not asked counts as who wants the file."""
+        if self.left and self.file.newest_timestamp_ms >= 0:
+            topic = self.left[-1].topic
+            until_ms = self.file.newest_timestamp_ms + wishes[topic].reserved_ms
+            if until_ms > self.until_ms:
+                return until_ms, topic
+        return self.until_ms, self.topic
 
 
 @dataclass(slots=True)
@@ -79,30 +92,42 @@ class WantedFiles:
         self._known_for: tuple[int, int] = (-1, -1)
         self._found: dict[int, _Found] = {}
 
-    def look_on(self, files: Sequence[FileAge], least: int, now_ms: int, until_ms: int, reserved_ms: int) -> bool:
+    def look_on(
+        self,
+        files: Sequence[FileAge],
+        least: int,
+        now_ms: int,
+        until_ms: int,
+        reserved_ms: int,
+        *,
+        is_hurried: bool = False,
+    ) -> bool:
         """Look a little further for messages that are wanted in these files, the oldest of the log, all of which is dispatched;
         whether there is more to look at: in each of the `least` oldest, and up to the first that is wanted after `until_ms`. What
-        is wanted until `now_ms` at most is of no interest. The broker itself keeps files for `reserved_ms`."""
+        is wanted until `now_ms` at most is of no interest. The broker itself keeps files for `reserved_ms`. `is_hurried`: one
+        look at each of the `least` oldest is enough."""
         self._forget_what_changed(files, reserved_ms)
         is_kept = False
         for index, file in enumerate(files if self._wishes else ()):
-            if file.newest_timestamp_ms < 0:
+            if file.newest_timestamp_ms < 0 or (is_hurried and index >= least):
                 break
             found = self._found.get(file.start)
             if found is None or found.file != file:
                 self._found[file.start] = _Found(file, self._queues_of(file, reserved_ms))
                 return True
-            if found.left and found.until_ms <= until_ms:
+            if found.left and found.until_ms <= until_ms and not (is_hurried and found.is_looked_at):
                 self._look(found, now_ms, until_ms)
+                found.is_looked_at = True
                 return True
             is_kept = is_kept or found.until_ms > until_ms
             if is_kept and index + 1 >= least:
                 break
         return False
 
-    def marked(self, files: Sequence[FileAge]) -> list[FileAge]:
-        """The files, with how long they are wanted, as far as was looked."""
-        return [self._marked(file) for file in files]
+    def marked(self, files: Sequence[FileAge], *, is_hurried: bool = False) -> list[FileAge]:
+        """The files, with how long they are wanted, as far as was looked; `is_hurried`: with how long they may be wanted."""
+        most_ms = max((wish.reserved_ms for wish in self._wishes.values()), default=0)
+        return [self._marked(file, is_hurried, most_ms) for file in files]
 
     def note(self, files: Sequence[FileAge], decision: RetentionDecision, now_ms: int) -> None:
         """What was decided of these marked files."""
@@ -116,14 +141,20 @@ class WantedFiles:
 
     # ---- inside
 
-    def _marked(self, file: FileAge) -> FileAge:
+    def _marked(self, file: FileAge, is_hurried: bool, most_ms: int) -> FileAge:
         found = self._found.get(file.start)
-        known = found is not None and found.file == file
-        return file._replace(wanted_until_ms=found.until_ms) if found is not None and known else file
+        if found is not None and found.file == file:
+            until_ms = found.may_be_wanted_until(self._wishes)[0] if is_hurried else found.until_ms
+            return file._replace(wanted_until_ms=until_ms)
+        if is_hurried and most_ms and file.newest_timestamp_ms >= 0:
+            return file._replace(wanted_until_ms=file.newest_timestamp_ms + most_ms)
+        return file
 
     def _topic_of(self, file: FileAge) -> str:
         found = self._found.get(file.start)
-        return found.topic if found is not None else ""
+        if found is None:
+            return ""
+        return found.topic if found.until_ms >= file.wanted_until_ms else found.may_be_wanted_until(self._wishes)[1]
 
     def _forget_what_changed(self, files: Sequence[FileAge], reserved_ms: int) -> None:
         wishes, known_for = self._ask(), (self._log.generation, reserved_ms)

@@ -20,11 +20,13 @@ _WAIT_MS: Final = 1200
 _ANSWER_MS: Final = _WAIT_MS + 300
 
 
-async def ask_to_hand_over(client: RemotingClient, hold_ms: int, group: Group, broker_id: int) -> str | None:
+async def ask_to_hand_over(
+    client: RemotingClient, hold_ms: int, group: Group, broker_id: int, *, needs_answer: bool = False
+) -> str | None:
     """Have the group's master wait for `broker_id`, and then up to `hold_ms` for the election before it goes on.
 
     A sentence when the switch will cut what that one lacks. Raises RequestError ELECT_MASTER_FAILED when the master says that the
-    switch should not be made now.
+    switch should not be made now, or says nothing, and `needs_answer`.
     """
     assert group.master is not None
     ext = {
@@ -38,6 +40,8 @@ async def ask_to_hand_over(client: RemotingClient, hold_ms: int, group: Group, b
         await client.call(group.master.address, codes.HAND_OVER_MASTER, ext, timeout_ms=_ANSWER_MS)
     except (ConnectionLost, RequestTimeout) as error:
         reason = f"the master did not answer ({error})"
+        if needs_answer:
+            raise RequestError(codes.CONTROLLER_ELECT_MASTER_FAILED, f"no switch now: {reason}") from error
     except RequestError as error:
         if error.code != codes.REQUEST_CODE_NOT_SUPPORTED:
             raise RequestError(codes.CONTROLLER_ELECT_MASTER_FAILED, f"no switch now: {error.message}") from error

@@ -221,6 +221,39 @@ def test_a_descriptor_that_is_held_stays_open_until_the_last_one_lets_go(tmp_pat
     local.close()
 
 
+def test_a_file_that_is_closed_touches_no_descriptor_again(tmp_path: Path) -> None:
+    """The system gives the number of a descriptor to the next one that opens something."""
+    local = LocalDisk(tmp_path / "data")
+    segment, held = local.open("a", create=True), local.open("b", create=True)
+    hold = held.hold()
+    numbers = {segment.descriptor, held.descriptor}
+    segment.close()
+    held.close()
+    hold.release()
+    others = [os.open(tmp_path, os.O_RDONLY) for _ in numbers]
+    assert set(others) == numbers, "they have the numbers now"
+    for file in (segment, held):
+        with pytest.raises(StorageError, match="closed"):
+            file.hold()
+        file.close()
+    for number in others:
+        os.fstat(number)
+        os.close(number)
+    local.close()
+
+
+def test_a_file_that_is_closed_twice_while_it_is_held_is_closed_by_who_holds_it(tmp_path: Path) -> None:
+    local = LocalDisk(tmp_path / "data")
+    segment = local.open("a", create=True)
+    descriptor, hold = segment.descriptor, segment.hold()
+    segment.close()
+    segment.close()
+    hold.release()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    local.close()
+
+
 def test_a_descriptor_that_was_held_is_closed_with_its_file(tmp_path: Path) -> None:
     local = LocalDisk(tmp_path / "data")
     segment = local.open("a", create=True)

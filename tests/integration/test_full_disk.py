@@ -23,9 +23,12 @@ ROOMY = ["retention.refuse_percent=99", "retention.force_percent=99"]
 LIMIT_S = 12
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """The first broker has a small disk of its own."""
+WEAK = ["replication.all_ack_in_sync_state_set=false", "replication.in_sync_replicas=1"]
+
+
+@pytest.fixture(params=[[], WEAK], ids=["all", "weak"])
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The first broker has a small disk of its own. Also where the master acknowledges alone: it hands over whole."""
     mounted = tmp_path / "b0"
     mounted.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "logboom-test", str(mounted)]
@@ -33,7 +36,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     if done.returncode:
         pytest.skip(f"a file system of its own cannot be mounted here: {done.stderr.strip()}")
     try:
-        with Cluster(tmp_path, controllers=1, broker_settings=[*SETTINGS, *ROOMY]) as cluster:
+        with Cluster(tmp_path, controllers=1, broker_settings=[*SETTINGS, *ROOMY, *request.param]) as cluster:
             cluster.start()
             call_until(lambda: cluster.admin.create_topic(TOPIC, queues=4))
             eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(TOPIC)))
@@ -68,6 +71,7 @@ def test_a_master_without_a_free_byte_gives_way_by_itself(cluster: Cluster, tmp_
     assert time.monotonic() - filled_s < LIMIT_S + 5
     assert cluster.brokers[0].is_running, cluster.brokers[0].log_text()
     assert "takes no message" in cluster.controllers[0].log_text()
+    assert "handing over to broker" in cluster.brokers[0].log_text()
     ballast.unlink()
     cluster.wait_in_sync(3)
     histories = [producer.stop() for producer in producers]

@@ -12,6 +12,7 @@ WHO = {
     By.BROKER: "any broker",
     By.MASTER: "the master",
     By.MASTER_ASKED: "the master, whom a replica asks",
+    By.MASTER_AWAITED: "the master, whom a replica asks or awaits",
     By.CONTROLLER: "any controller",
     By.LEADER: "the controller that leads",
     By.NAME_SERVER: "any name server",
@@ -26,8 +27,11 @@ Every request of RocketMQ's remoting protocol that Logboom knows, made from `rem
 supported`. Codes from 12000 on are our own.
 
 **Who answers.** "Any broker": what takes a master, a replica refuses with its own answer. "The master": a replica answers
-SERVICE_NOT_AVAILABLE (14). "The controller that leads": the others answer CONTROLLER_NOT_LEADER (2007). Every controller is a
-name server. Clients are asked by brokers.
+SERVICE_NOT_AVAILABLE (14). "Or awaits": while it knows no master, a replica holds the request, up to 6 seconds, and then
+answers that, too (`brokerd/processors/offsets/awaited.py`): what it has itself may be old or nothing, and of a refusal Java
+clients before version 5 and those in C++ make that the group never consumed. With fixed roles it answers with what it has,
+while its master is away. "The controller that leads": the others answer CONTROLLER_NOT_LEADER (2007). Every controller is a name
+server. Clients are asked by brokers.
 
 **What it needs.** With `access.authorization` ([SECURITY.md](SECURITY.md)): a kind of resource, the field that names it, and the
 actions, one of which must be allowed. A field that is absent demands nothing; when all are, the demand is on the Cluster. Retry

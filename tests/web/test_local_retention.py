@@ -124,6 +124,41 @@ def test_a_topic_that_was_taken_over_with_what_is_no_time_can_be_changed(
     assert "local_reserve_time" not in Operation.objects.get().parameters
 
 
+ODD = {
+    "message.type": "QUICK",
+    "local.reserve.time": "soon",
+    "tier.enable": "yes",
+    "tier.archive": "2",
+    "tier.export": "csv",
+}
+
+
+def test_what_was_taken_over_and_means_nothing_is_shown_and_stays_as_it_is(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put()
+    config = {"broker-a": {"writeQueueNums": 4, "perm": 6, "attributes": {**ODD, "tier.reserve.time": "9"}}}
+    monkeypatch.setattr(FakeCluster, "topic_config", lambda self, name: config)
+    text = shown(operator, "/topics/orders/edit")
+    for key, value in ODD.items():
+        assert f"{key}={value}" in text
+    assert "tier.reserve.time=" not in text
+    assert "<option selected>QUICK</option>" in text
+    operator.patch("/api/v1/topics/orders", {"queues": 6}, content_type="application/json")
+    made = Operation.objects.get().parameters
+    kept = {"type": "QUICK", "queues": 6, "perm": 6, "group": None, "tier_reserve_time": 9}
+    assert made == {"name": "orders", **kept}, "nothing else is set"
+    Operation.objects.all().delete()
+    operator.post("/topics/orders/edit", {**FIELDS, "type": "QUICK", "local_reserve_time": ""})
+    assert Operation.objects.get().parameters["type"] == "QUICK"
+
+
+def test_nobody_gives_a_topic_a_type_that_there_is_not(operator: Client) -> None:
+    put()
+    assert "must be one of" in operator.post("/topics/orders/edit", {**FIELDS, "type": "QUICK"}).content.decode()
+    assert not Operation.objects.exists()
+
+
 @pytest.mark.parametrize("hours", [0, -2, 876_001])
 def test_bad_hours_are_refused(operator: Client, hours: int) -> None:
     body = {"name": "new", "local_reserve_time": hours}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from remoting.names import MAX_TOPIC_LENGTH, is_dead_letter_topic, is_retry_topic, is_system_topic
 from webapp import gateway, snapshot
@@ -18,11 +20,13 @@ _MOST_DIGITS = 16
 EXPORT_FORMATS = ("none", "parquet")
 
 
-def _validate(parameters: Parameters) -> Parameters:
+def _validate(parameters: Parameters, type_now: str = "NORMAL") -> Parameters:
+    """`type_now` is what the topic is already, which may be a type that nobody could give it here."""
     rules = Rules(parameters)
+    types = TOPIC_TYPES if type_now in TOPIC_TYPES else (*TOPIC_TYPES, type_now)
     cleaned = {
         "name": rules.name("name", most=MAX_TOPIC_LENGTH, what="topic"),
-        "type": rules.choice("type", TOPIC_TYPES, default="NORMAL"),
+        "type": rules.choice("type", types, default="NORMAL"),
         "queues": rules.integer("queues", least=1, most=MAX_QUEUES, default=DEFAULT_QUEUES),
         "perm": rules.choice("perm", tuple(PERMISSION_BITS), default=6),
         "group": rules.text("group", most=MAX_TOPIC_LENGTH) or None,
@@ -67,42 +71,53 @@ def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
 def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
     name = existing(parameters.get("name"))
     given = {field: value for field, value in parameters.items() if value is not None}
-    if not {"type", "queues", "perm"} <= given.keys():
-        given = {**configuration(name), **given}  # what is not asked for stays as the brokers have it
-    return _validate(given)
+    if {"type", "queues", "perm"} <= given.keys() and given["type"] in TOPIC_TYPES:
+        return _validate(given)
+    present = configuration(name)
+    return _validate({**present, **given}, present["type"])  # what is not asked for stays as the brokers have it
 
 
 def configuration(name: str) -> Parameters:
     """The topic's type, queues and permission as the brokers have them now, and what it says of how it is kept, if it does."""
+    return configuration_and_oddities(name)[0]
+
+
+def configuration_and_oddities(name: str) -> tuple[Parameters, dict[str, str]]:
+    """The same; and the attributes whose values mean nothing, as of a topic that was taken over from RocketMQ, where they were
+    not checked. They stay till somebody sets them right."""
     with gateway.cluster() as client:
         found = client.topic_config(name)
     if not found:
         raise NotFound(f"There is no topic {name}.", code="topic-not-found")
     one = next(iter(found.values()))
     attributes = one.get("attributes") or {}
-    kept = {}
-    for field, key in (("local_reserve_time", "local.reserve.time"), ("tier_reserve_time", "tier.reserve.time")):
-        hours = _hours_told(attributes.get(key, ""))
-        if hours is not None:
-            kept[field] = hours
-    if "tier.enable" in attributes:
-        kept["tier_enable"] = attributes["tier.enable"] == "true"
-    if "tier.archive" in attributes:
-        kept["tier_archive"] = attributes["tier.archive"] == "true"
-    if "tier.export" in attributes:
-        kept["tier_export"] = attributes["tier.export"]
-    return {
-        **kept,
-        "type": attributes.get("message.type") or attributes.get("+message.type") or "NORMAL",
-        "queues": one.get("writeQueueNums", DEFAULT_QUEUES),
-        "perm": one.get("perm", 6) & 6,
-    }
+    message_type = attributes.get("message.type") or attributes.get("+message.type") or "NORMAL"
+    kept: Parameters = {}
+    odd = {} if message_type in TOPIC_TYPES else {"message.type": message_type}
+    for field, (key, read) in _KEPT.items():
+        value = read(attributes[key]) if key in attributes else None
+        if value is not None:
+            kept[field] = value
+        elif key in attributes:
+            odd[key] = attributes[key]
+    queues, perm = one.get("writeQueueNums", DEFAULT_QUEUES), one.get("perm", 6) & 6
+    return {**kept, "type": message_type, "queues": queues, "perm": perm}, odd
 
 
 def _hours_told(text: str) -> int | None:
     """None where an attribute says no number of hours: what was taken over from RocketMQ was not checked."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
     return int(text) if text == "-1" or (is_number and 0 < int(text) <= MAX_RESERVE_HOURS) else None
+
+
+# By field: the attribute that says it, and what its value means; None = nothing
+_KEPT: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "local_reserve_time": ("local.reserve.time", _hours_told),
+    "tier_reserve_time": ("tier.reserve.time", _hours_told),
+    "tier_enable": ("tier.enable", {"true": True, "false": False}.get),
+    "tier_archive": ("tier.archive", {"true": True, "false": False}.get),
+    "tier_export": ("tier.export", {each: each for each in EXPORT_FORMATS}.get),
+}
 
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:

@@ -13,7 +13,13 @@ from webapp.errors import NotFound, Problem
 from webapp.messages.views import send_choices
 from webapp.pages import form_page, live_page, needs, page, posted
 from webapp.rules import MAX_QUEUES, NAME_RULE, PERMISSION_BITS, TOPIC_TYPES
-from webapp.topics.changes import DEFAULT_QUEUES, EXPORT_FORMATS, MAX_RESERVE_HOURS, configuration, existing
+from webapp.topics.changes import (
+    DEFAULT_QUEUES,
+    EXPORT_FORMATS,
+    MAX_RESERVE_HOURS,
+    configuration_and_oddities,
+    existing,
+)
 from webapp.topics.live import file_retention
 
 FIELDS = ("name", "type", "queues", "perm", "group", "tier_enable", "tier_archive", "tier_export")
@@ -51,7 +57,10 @@ def edit(request: HttpRequest, name: str) -> HttpResponse:
     context: dict[str, Any] = {**_choices(), "name": name}
     if request.method == "GET":
         try:
-            context["values"] = configuration(name)
+            values, odd = configuration_and_oddities(name)
+            if "tier.enable" in odd:  # brokers take that for no
+                values = {**values, "tier_enable": False}
+            context.update(values=values, odd=odd)
         except Problem as problem:
             return page(request, "topics/edit.html", {**context, "problem": problem}, status=problem.status)
     known = snapshot.current().topics.get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from brokerd.metadata.decide import MESSAGE_TYPES, Decision, Rules
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.tables import MetadataTables
 from remoting import codes
-from remoting.errors import RequestError
+from remoting.errors import InvalidParameter, RequestError
 from tests.support.examples import examples
 
 NAMES = SystemNames("DefaultCluster", "broker-a", development=False, delay_levels=18)
@@ -71,6 +72,46 @@ def test_system_topics_are_protected(name: str) -> None:
 def test_bad_configurations_are_refused(config: TopicConfig, reason: str) -> None:
     with pytest.raises(RequestError, match=reason):
         put_topic(MetadataTables(), config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "right"),
+    [
+        ("message.type", "QUICK", "FIFO"),
+        ("local.reserve.time", "soon", "240"),
+        ("tier.reserve.time", "0", "-1"),
+        ("tier.enable", "yes", "true"),
+        ("reserve.time", "never", "-1"),
+        ("color", "red", None),
+        ("queue.type", "BatchCQ", None),
+    ],
+)
+def test_a_topic_that_was_taken_over_with_a_wrong_attribute_can_be_changed(
+    key: str, value: str, right: str | None
+) -> None:
+    taken_over = TopicConfig("t", 4, 4, attributes={key: value})
+    tables = MetadataTables()
+    tables.topics["t"] = taken_over
+    assert put_topic(tables, replace(taken_over, read_queue_nums=8, write_queue_nums=8))
+    assert put_topic(tables, replace(taken_over, attributes={key: value, "tier.archive": "true"}))
+    for worse in ("wrong", "as well"):
+        with pytest.raises(RequestError, match="attribute"):
+            put_topic(tables, replace(taken_over, attributes={key: worse}))
+    if right is not None:
+        assert put_topic(tables, replace(taken_over, attributes={key: right}))
+        with pytest.raises(RequestError, match="attribute"):
+            put_topic(tables, taken_over)
+
+
+def test_a_group_that_was_taken_over_with_wrong_attributes_can_be_changed() -> None:
+    attributes = {"invisible.min.ms": "9", "invisible.max.ms": "5", "order.scope": "planet"}
+    taken_over = GroupConfig("g", attributes=attributes)
+    tables = MetadataTables()
+    tables.groups["g"] = taken_over
+    assert rules(tables).put_group(replace(taken_over, retry_max_times=3)) is not None
+    for wrong in ({**attributes, "invisible.max.ms": "6"}, {**attributes, "order.scope": "moon"}):
+        with pytest.raises(InvalidParameter):
+            rules(tables).put_group(replace(taken_over, attributes=wrong))
 
 
 def test_a_topic_shrinks_only_below_what_is_unread() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from brokerd.store.put_status import PutStatus
 from tests.unit.brokerd.replication.group import Group
 from tests.unit.brokerd.replication.roles.test_driver import healthy
@@ -45,6 +47,23 @@ def test_what_nobody_had_acknowledged_yet_is_on_the_new_master_too() -> None:
     assert group[2].log.records() == before
     assert group[1].log.records() == before, "nothing was cut from the old master"
     assert PutStatus.SERVICE_NOT_AVAILABLE not in group.outcomes
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_what_one_or_two_acknowledged_is_with_the_successor(copies: int) -> None:
+    """Where not all members are asked for: a master that lives, and is full, or is to be replaced as planned, loses nothing."""
+    group = healthy(all_ack_in_sync_state_set=False, in_sync_replicas=copies)
+    for _ in range(5):
+        group.append(group[1])
+    told = ask(group)
+    group.settle(8)
+    assert told.answers == [("", group[1].log.end_offset)]
+    assert group.outcomes[-5:] == [PutStatus.PUT_OK] * 5
+    before = group[1].log.records()
+    group.controller.elect(2)
+    group.push_all()
+    group.settle(20)
+    assert group[2].log.records() == before == group[1].log.records()
 
 
 def test_what_is_to_be_recorded_is_so_before_nothing_is_taken_and_goes_along() -> None:
