@@ -325,6 +325,7 @@ class Broker:
             self.replica.when_topics_known,
             loop,
             make_topics=settings.send.auto_create_topics,
+            beside_loop=settings.send.beside_loop,
             library=native.library,
             carrier=self._carrier,
         )

@@ -268,12 +268,13 @@ def build_sends(
     scheduler: Scheduler,
     *,
     make_topics: bool,
+    beside_loop: bool = True,
     library: Library | None = None,
     carrier: Carrier | None = None,
 ) -> tuple[SendProcessor, SendTurns]:
     """The processor of sends, and what sends over gRPC share with it: one kernel, which is in C where there is a
     library. `when_known` calls back when name servers know the topics; with `make_topics` a topic is made when somebody sends to
-    it."""
+    it; with `beside_loop` the carrier's thread takes what is sent densely, when it may."""
     rules = KernelRules(
         core.sender.unique_ids, core.timed.terms, core.delays, core.sender.cluster, LaidOutHalves(core.transactions)
     )
@@ -283,7 +284,7 @@ def build_sends(
     general = GeneralSends(core.sender, store_host, retry.sent_again, make_topic, when_known)
     turns = SendTurns(core.store, core.appends, kernel, core.counters)
     processor = SendProcessor(turns, general, scheduler.call_soon, carrier)
-    if carrier is not None and isinstance(kernel, NativeKernel):
+    if beside_loop and carrier is not None and isinstance(kernel, NativeKernel):
         processor.lend_by(SendLending(turns, core.appends, kernel, carrier, scheduler))
     core.take_sends = processor.take_now
     return processor, turns

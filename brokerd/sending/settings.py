@@ -19,6 +19,9 @@ class SendSettings:
     store_replies: bool = setting(
         True, "store answers to requests too, beside pushing them to who asked", original="storeReplyMessageEnable"
     )
+    beside_loop: bool = setting(
+        True, "take sends of who sends densely in a thread, while a message is acknowledged as soon as it is in the log"
+    )
 
     def __post_init__(self) -> None:
         check("send", self)
