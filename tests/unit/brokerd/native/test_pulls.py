@@ -318,6 +318,24 @@ def test_both_make_the_same_answers(seed: int) -> None:
     assert nothing > 3
 
 
+def test_an_answer_ends_where_its_file_does() -> None:
+    """What goes on in the next file is not left to others; what is in no file that is seen is."""
+    content, units = stored(Random(4), 8)
+    content = scattered(Random(5), content, units)
+    encoded, begin = b"".join(UNIT.pack(*unit) for unit in units), units[0][0]
+    for count in range(1, 9):
+        end = sum(units[count - 1][:2]) - begin
+        found = both((0, 8, encoded, content[:end], begin), Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0), None)
+        assert found is not None
+        assert found.given == Given(count, sum(size for _, size, _ in units[:count]), count, 0, 8)
+        cut = both((0, 8, encoded, content[: end - 1], begin), Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0), None)
+        assert cut is None, "a record goes on behind the end"
+    one = array("q", (units[7][2],))
+    assert one[0] not in [code for _, _, code in units[:7]]
+    first_three = content[: units[3][0] - begin]
+    assert both((0, 8, encoded, first_three, begin), Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0), one) is None
+
+
 def test_hostile_units_are_left() -> None:
     content, [(offset, size, code)] = stored(Random(1), 1)
     wanted = Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0)
