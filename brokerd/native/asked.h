@@ -4,7 +4,7 @@
 
 #include "headers.h"
 
-enum { SLOTS = 64, SLOT_BYTES = 1024, ASKED_NUMBERS = 3 }; /* asked.py says the same of the first two */
+enum { SLOTS = 16384, SLOT_BYTES = 1024, ASKED_NUMBERS = 3 }; /* asked.py says the same of the first two */
 enum asked_number { OPAQUE, QUEUE_OFFSET, COMMIT_OFFSET };
 
 struct slot { /* a header that was read */
@@ -12,13 +12,14 @@ struct slot { /* a header that was read */
         uint16_t begin, end; /* of a number's digits */
         uint16_t number;
     } parts[ASKED_NUMBERS]; /* in their order */
-    uint16_t part_count, length;
+    uint16_t part_count, length; /* a length of 0: it is not in use */
+    uint32_t hash;
     uint8_t header[SLOT_BYTES];
 };
 
 struct slots {
-    uint8_t order[SLOTS]; /* that which was found last first; those that are in use */
-    int64_t count;
+    int64_t last;    /* that was found */
+    int64_t without; /* how many headers had no room in their set */
     struct slot slots[SLOTS];
 };
 

@@ -28,11 +28,12 @@ static int is_tag(const int64_t *tags, int64_t count, int64_t code) {
     return low < count && tags[low] == code;
 }
 
-/* Choose which of the units go into the answer: 0 when there is none at the offset, or one of them can be no record's. */
+/* Choose which of the units go into the answer, up to the first whose record is in a later file than another one's that goes there: 0
+ * when there is none at the offset, or one of them can be no record's. */
 static int choose(struct wanted *wanted, struct answer *answer) {
     int64_t count = 0, looked_at = 0, total = 0, offset = wanted->queue_offset;
     if (offset < wanted->units_begin || offset > wanted->units_end) return 0;
-    int64_t most = wanted->units_end - offset;
+    int64_t most = wanted->units_end - offset, file_end = wanted->file.begin + wanted->file.length;
     if (most > wanted->most_units) most = wanted->most_units;
     for (const uint8_t *unit = wanted->units + UNIT_BYTES * (offset - wanted->units_begin); looked_at < most; unit += UNIT_BYTES) {
         int64_t size = (int32_t)get32(unit + 8);
@@ -40,7 +41,7 @@ static int choose(struct wanted *wanted, struct answer *answer) {
             size != BLANK_SIZE && (wanted->tag_count < 0 || is_tag(wanted->tags, wanted->tag_count, (int64_t)get64(unit + 12)));
         if (is_wanted) {
             if (size < RECORD_LEAST_BYTES) return 0;
-            if (count > 0 && total + size > wanted->max_bytes) break;
+            if (count > 0 && (total + size > wanted->max_bytes || (int64_t)get64(unit) >= file_end)) break;
             total += size;
             memcpy(answer->units + UNIT_BYTES * count++, unit, UNIT_BYTES);
         }
@@ -74,7 +75,7 @@ int64_t prepare_pull(struct wanted *wanted, struct answer *answer) {
     if (wanted->body_bytes > wanted->room - HEAD_ROOM) return -1;
     const uint8_t *last = answer->units + UNIT_BYTES * (answer->count - 1);
     int64_t last_at = (int64_t)get64(last) - wanted->file.begin;
-    if (last_at < 0 || last_at > wanted->file.length - (int32_t)get32(last + 8)) return -1; /* it goes on in the next file */
+    if (last_at < 0 || last_at > wanted->file.length - (int32_t)get32(last + 8)) return -1; /* not in the file */
     answer->file = wanted->file;
     answer->head_length = put_head(wanted, (int64_t)(get64(last) + get32(last + 8)), answer->head) - answer->head;
     answer->length = answer->head_length + wanted->body_bytes; /* in the room: a head is no longer than HEAD_ROOM */

@@ -29,6 +29,7 @@ class Sight:
         "_units",
         "_view",
         "_writes",
+        "ahead_units",
         "area",
         "file",
         "key",
@@ -39,6 +40,7 @@ class Sight:
         self.area = area
         self.key = "", 0
         self.most_units = 0
+        self.ahead_units = 0  # that are kept of what is at hand behind those that one look wants
         self.forget()
 
     def forget(self) -> None:

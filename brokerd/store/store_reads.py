@@ -230,7 +230,7 @@ class StoreReads:
         writes = queue.writes
         if not sight.has(queue, writes, queue_offset, min(queue_offset + sight.most_units, max_offset)):
             try:
-                units = queue.read_ahead(queue_offset, sight.most_units)
+                units = queue.read_ahead(queue_offset, sight.most_units, sight.ahead_units)
             except DamagedUnits as error:
                 self._tell_damaged_units(queue, error)
                 raise

@@ -1,9 +1,11 @@
 /* Raw pull load for a remoting broker: C connections, each pulling one queue from its beginning to its end, over and over.
  *
- *   pull HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS [PULLS_PER_SECOND]
+ *   pull HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS [PULLS_PER_SECOND | round TAG]
  *
  * Each connection keeps IN_FLIGHT requests open (code 11, 32 messages at most, filter "*"), on IN_FLIGHT different places of its queue.
- * With the last number, no more are asked in a second, all connections together. Prints one line of JSON: requests answered with messages, messages, answers with another code, seconds, and latency percentiles
+ * With a last number, no more are asked in a second, all connections together. With `round` and a tag (or *), each connection goes
+ * round its share of the queues instead, at least IN_FLIGHT of them, and begins a queue again where less than a whole answer is left.
+ * Prints one line of JSON: requests answered with messages, messages, answers with another code, seconds, and latency percentiles
  * in microseconds. Every body is walked record by record: the count is that of whole records.
  */
 #define _GNU_SOURCE
@@ -25,12 +27,15 @@
 #define MOST_PLACES 64
 
 struct place { /* where the next pull of one of the open requests begins */
+    int queue;
     long long offset;
     uint64_t asked_at;
 };
 
 struct connection {
-    int socket, queue;
+    int socket, queue;         /* `queue`: its first */
+    int next_queue;            /* of its round */
+    long long *offsets;        /* by queue, in a round */
     struct place places[MOST_PLACES];
     char *in;
     size_t in_length;
@@ -39,8 +44,9 @@ struct connection {
 static uint32_t latencies[LATENCIES];
 static size_t latency_count;
 static long long answered, messages, others, open_requests;
-static const char *topic;
-static int window;
+static const char *topic, *tag = "*";
+static int window, queues, count;
+static int is_round;
 static uint64_t pause_ns, next_ns; /* between two requests, and when the next one may be asked */
 
 static uint64_t now_ns(void) {
@@ -70,15 +76,24 @@ static void keep_pace(void) {
     next_ns += pause_ns;
 }
 
+/* Have the place go on in the next queue of the connection's round. */
+static void begin_next(struct connection *c, struct place *place) {
+    place->queue = c->next_queue;
+    place->offset = c->offsets[place->queue];
+    c->next_queue += count;
+    if (c->next_queue >= queues) c->next_queue = c->queue;
+}
+
 static void ask(struct connection *c, int number) {
     char frame[1024];
     if (pause_ns) keep_pace();
+    if (is_round) begin_next(c, &c->places[number]);
     int header = snprintf(frame + 8, sizeof frame - 8,
         "{\"code\":11,\"extFields\":{\"consumerGroup\":\"bench-pull\",\"topic\":\"%s\",\"queueId\":\"%d\",\"queueOffset\":\"%lld\","
-        "\"maxMsgNums\":\"%d\",\"sysFlag\":\"4\",\"commitOffset\":\"0\",\"suspendTimeoutMillis\":\"0\",\"subscription\":\"*\","
+        "\"maxMsgNums\":\"%d\",\"sysFlag\":\"4\",\"commitOffset\":\"0\",\"suspendTimeoutMillis\":\"0\",\"subscription\":\"%s\","
         "\"subVersion\":\"0\",\"expressionType\":\"TAG\"},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%d,"
         "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}",
-        topic, c->queue, c->places[number].offset, MESSAGES, number);
+        topic, c->places[number].queue, c->places[number].offset, MESSAGES, tag, number);
     uint32_t total = htonl((uint32_t)(4 + header)), length = htonl((uint32_t)header);
     memcpy(frame, &total, 4);
     memcpy(frame + 4, &length, 4);
@@ -117,6 +132,10 @@ static void take_answer(struct connection *c, const char *header, size_t length,
         others++;
         place->offset = 0; /* the end of the queue: begin again */
     }
+    if (is_round) {
+        int is_whole = field(header, length, "\"maxOffset\"") >= place->offset + MESSAGES;
+        c->offsets[place->queue] = is_whole ? place->offset : 0;
+    }
     latencies[latency_count++ % LATENCIES] = (uint32_t)((now_ns() - place->asked_at) / 1000);
     open_requests--;
     if (more) ask(c, number);
@@ -148,12 +167,15 @@ static int compare(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 8 && argc != 9) fail("usage: pull HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS [PULLS_PER_SECOND]");
+    if (argc < 8 || argc > 10 || (argc == 10 && strcmp(argv[8], "round") != 0))
+        fail("usage: pull HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS [PULLS_PER_SECOND | round TAG]");
+    if (argc == 10) is_round = 1, tag = argv[9];
     if (argc == 9) pause_ns = (uint64_t)(1e9 / atof(argv[8]));
     topic = argv[3];
-    int queues = atoi(argv[4]), count = atoi(argv[5]);
+    queues = atoi(argv[4]), count = atoi(argv[5]);
     window = atoi(argv[6]);
     if (window < 1 || window > MOST_PLACES) fail("too many requests in flight");
+    if (is_round && queues / count < window) fail("too few queues to go round");
     double seconds = atof(argv[7]);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[2]))};
     inet_pton(AF_INET, argv[1], &address.sin_addr);
@@ -165,9 +187,10 @@ int main(int argc, char **argv) {
         if (connect(c->socket, (struct sockaddr *)&address, sizeof address) != 0) fail("cannot connect");
         int one = 1;
         setsockopt(c->socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-        c->queue = i % queues;
+        c->queue = c->next_queue = i % queues;
+        c->offsets = calloc((size_t)queues, sizeof *c->offsets);
         c->in = malloc(READ_BYTES);
-        for (int j = 0; j < window; j++) c->places[j].offset = (long long)j * 1000;
+        for (int j = 0; j < window; j++) c->places[j] = (struct place){.queue = c->queue, .offset = (long long)j * 1000};
         polled[i] = (struct pollfd){.fd = c->socket, .events = POLLIN};
     }
     uint64_t start = now_ns(), stop = start + (uint64_t)(seconds * 1e9), last = start;

@@ -129,7 +129,13 @@ class Broker:
                 *(draft(rng.randbytes(body_bytes), topic="t", queue_id=queue, tag="x") for queue in range(QUEUES)),
             )
 
+    def count_of(self, offset: int, queue_id: int = 0, count: int = 32) -> int:
+        """How many messages an answer has that may have so many: those up to the end of the file that has the first."""
+        files = [place // SEGMENT_BYTES for place, *_ in self.store.read_units("t", queue_id, offset, count)]
+        return files.count(files[0])
+
     def expected(self, offset: int, queue_id: int = 0, count: int = 32) -> bytes:
+        count = self.count_of(offset, queue_id, count)
         return bytes(self.store.read_joined("t", queue_id, offset, count, 1 << 20).body)
 
     async def connected(self, count: int) -> list[Peer]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterator
+from mmap import mmap
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from brokerd.native.library import Library
@@ -17,7 +18,7 @@ from remoting.frame import Command
 
 _KEY_BYTES: Final = 4096
 _SCRATCH_BYTES: Final = 8192
-_SLOTS: Final = 64  # asked.c has the same number
+_SLOTS: Final = 16_384  # asked.h has the same number
 _AREA: Final = struct.Struct("=12q")
 _TOLD: Final = 5  # numbers before its last one
 _NUMBER_BYTES: Final = 8
@@ -41,6 +42,15 @@ class Asked(NamedTuple):
     key: bytes
 
 
+class _Known(Generic[_T]):
+    """What was found out of requests with one key, also for the slots that have them; None when that is forgotten."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, found: _T) -> None:
+        self.found: _T | None = found
+
+
 class PullReader(Generic[_T]):
     """Reads requests in C, and knows what was found out of them. That is bounded: where there is no more room, one of some that
     come takes the place of what has been known longest. If each did, of more requests that go round than there is room for, none
@@ -50,16 +60,17 @@ class PullReader(Generic[_T]):
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         self._call = library.function("native_pull_asked", number, pointer, ctypes.c_char_p, number, number)
         slots_bytes: int = library.function("native_pull_slots_bytes", number)()
-        areas = [bytearray(size) for size in (_KEY_BYTES, _SCRATCH_BYTES, slots_bytes, _AREA.size)]
-        *places, area_at = map(_address_of, areas)
-        self._areas = key, _, _, area = areas  # to keep them where they are
+        slots = mmap(-1, slots_bytes)  # of which only what is in use takes memory
+        key, scratch, area = (bytearray(size) for size in (_KEY_BYTES, _SCRATCH_BYTES, _AREA.size))
+        *places, area_at = [_address_of(each) for each in (key, scratch, slots, area)]
+        self._areas = key, scratch, slots, area  # to keep them where they are
         _AREA.pack_into(area, 0, *places, _KEY_BYTES, _SCRATCH_BYTES, frame.MAX_FRAME_BYTES, *[0] * _TOLD, 0)
         self._area = ctypes.c_void_p(area_at)
         self._key = memoryview(key)
         numbers = memoryview(area)[-_NUMBER_BYTES * (_TOLD + 1) :].cast("q")
         self._told, self._in_full = numbers[:_TOLD], numbers[_TOLD:]
-        self._in_slots: list[_T | None] = [None] * _SLOTS
-        self._known: dict[bytes, _T] = {}
+        self._in_slots: list[_Known[_T] | None] = [None] * _SLOTS
+        self._known: dict[bytes, _Known[_T]] = {}
         self._known_bytes = 0
         self._without = 0  # that were not noted, as there was no room
         self._slot = -1  # in which what was recalled last is
@@ -84,11 +95,11 @@ class PullReader(Generic[_T]):
         opaque, queue_offset, commit_offset, key_length, slot = self._told
         self._slot = slot
         known = None if key_length else self._in_slots[slot]
-        if known is None:
+        if known is None or known.found is None:
             known = self._find(buffer, position, key_length, slot)
-        return position + length, opaque, queue_offset, commit_offset, known
+        return position + length, opaque, queue_offset, commit_offset, None if known is None else known.found
 
-    def _find(self, buffer: bytes, position: int, key_length: int, slot: int) -> _T | None:
+    def _find(self, buffer: bytes, position: int, key_length: int, slot: int) -> _Known[_T] | None:
         """What is known of a request that is in that slot now, if in one; its key was read if it has a length."""
         if key_length:
             key = bytes(self._key[:key_length])
@@ -103,15 +114,17 @@ class PullReader(Generic[_T]):
 
     def learn(self, key: bytes, found: _T) -> None:
         """That was found out of a request with this key."""
-        if key not in self._known:
-            if not self._has_room(len(key)):
-                self._without += 1
-                if self._without % _ONE_OF:
-                    return
-                self._make_room(len(key))
-            self._known_bytes += len(key)
-        self._known[key] = found
-        self._in_slots = [None] * _SLOTS
+        known = self._known.get(key)
+        if known is not None:
+            known.found = found
+            return
+        if not self._has_room(len(key)):
+            self._without += 1
+            if self._without % _ONE_OF:
+                return
+            self._make_room(len(key))
+        self._known_bytes += len(key)
+        self._known[key] = _Known(found)
 
     def _has_room(self, key_bytes: int) -> bool:
         return len(self._known) < MAX_KNOWN and self._known_bytes + key_bytes <= MAX_KNOWN_BYTES
@@ -119,7 +132,7 @@ class PullReader(Generic[_T]):
     def _make_room(self, key_bytes: int) -> None:
         while self._known and not self._has_room(key_bytes):
             oldest = next(iter(self._known))
-            del self._known[oldest]
+            self._known.pop(oldest).found = None
             self._known_bytes -= len(oldest)
 
     def read(self, buffer: bytes, position: int) -> Asked | None:
@@ -160,7 +173,7 @@ def _pieces(ext: dict[str, str]) -> Iterator[bytes]:
         yield from encoded
 
 
-def _address_of(area: bytearray) -> int:
+def _address_of(area: bytearray | mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(area))
 
 

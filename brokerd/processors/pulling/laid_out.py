@@ -191,7 +191,7 @@ class AnswerLayout:
 
 def laid_out(window: Window, wanted: Wanted, tags: Sequence[int] | None) -> LaidOut | None:
     """The same in Python."""
-    chosen, next_offset = _choose(window.units, wanted, tags)
+    chosen, next_offset = _choose(window.units, window.log_begin + len(window.log), wanted, tags)
     if any(size < RECORD_OVERHEAD_BYTES for _, size, _ in chosen):
         return None
     if not chosen:
@@ -220,17 +220,18 @@ def laid_out(window: Window, wanted: Wanted, tags: Sequence[int] | None) -> Laid
     return LaidOut(answer, Given(len(chosen), total, next_offset, window.min_offset, window.max_offset))
 
 
-def _choose(units: bytes, wanted: Wanted, tags: Sequence[int] | None) -> tuple[list[Unit], int]:
-    """The units of the messages that are given, and where to go on. One that can be no record's is the last of them."""
+def _choose(units: bytes, file_end: int, wanted: Wanted, tags: Sequence[int] | None) -> tuple[list[Unit], int]:
+    """The units of the messages that are given, up to the first that is in a later file than others, and where to go on. One that
+    can be no record's is the last of them."""
     chosen: list[Unit] = []
     total, next_offset = 0, wanted.queue_offset
     for unit in UNIT.iter_unpack(units):
-        _, size, code = unit
+        place, size, code = unit
         if size != BLANK_SIZE and (tags is None or code in tags):
             if size < RECORD_OVERHEAD_BYTES:
                 return [*chosen, unit], next_offset
             total += size
-            if chosen and total > wanted.max_bytes:
+            if chosen and (total > wanted.max_bytes or place >= file_end):
                 break
             chosen.append(unit)
         next_offset += 1

@@ -12,7 +12,7 @@ what was looked at counts for so long, or until whoever changes it has all come 
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -26,6 +26,8 @@ from brokerd.processors.pulling.laid_out import Asking
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.pulling.standing import Standing
 from brokerd.processors.pulling.terms import PullTerms
+from brokerd.store.queues.consume_queue import STRETCH_UNITS
+from brokerd.store.unit import UNIT_BYTES
 from remoting import frame
 from remoting.errors import LogboomError
 from remoting.frame import Command
@@ -35,7 +37,11 @@ from remoting.transport.server import each
 # How headers of pulls begin where the code is first, as most write it, in JSON or compact; and what they have in them elsewhere
 _BEGINNINGS: Final = (b'{"code":11,', b'{"code":361,', b"\x00\x0b", b"\x01\x69")
 _ANYWHERE: Final = re.compile(rb'"code"\s*:\s*(?:11|361)\b')
-_MAX_STANDING: Final = 512  # each holds 20 KiB of units at most
+_FAR_UNITS: Final = STRETCH_UNITS
+_NEAR_UNITS: Final = 128  # which is a block of a queue's file
+_MAX_FAR: Final = 512  # who look so far ahead: 10 MiB of units
+_MOST_STANDING_BYTES: Final = 32 << 20  # of what stands of all, with what they see
+_OWN_BYTES: Final = 1024  # of each, without units
 _ONE_OF: Final = 16  # of those for whom there is no room takes the place of another one
 
 
@@ -57,8 +63,12 @@ class QuickPulls:
         self._cold = cold if cold is not None and cold.line is not None else None
         self._handle = each(pulls.handle)
         self._reader: PullReader[PullTerms] = PullReader(library)
-        self._standing: deque[PullTerms] = deque()  # those that have what stands
+        # Those that have what stands, and those of them that look far ahead; who began first comes first
+        self._standing: OrderedDict[PullTerms, None] = OrderedDict()
+        self._far: OrderedDict[PullTerms, None] = OrderedDict()
+        self._standing_bytes = 0
         self._without = 0  # who would, and were told that there is no room
+        self._near = 0  # likewise, to look far ahead
 
     @property
     def known_count(self) -> int:
@@ -93,25 +103,50 @@ class QuickPulls:
         if given is not None and end == len(buffer) and connection.density.note(connection.last_active):
             alike = self._reader.alike
             if alike is not None:
+                self._look_far(terms)
                 self._pulls.have_stay(connection, terms, given, alike)
         return end
 
     def _let_stand(self, terms: PullTerms) -> None:
         """Keep what the reader wants and sees. Where too many do, one of some takes the place of who began longest ago: if each
         did, nobody who asks after all others would find his."""
-        if len(self._standing) >= _MAX_STANDING:
+        size = _standing_bytes(terms)
+        if self._standing_bytes + size > _MOST_STANDING_BYTES:
             self._without += 1
             if self._without % _ONE_OF:
                 return
-            self._standing.popleft().standing = None
+            while self._standing and self._standing_bytes + size > _MOST_STANDING_BYTES:
+                self._let_go(next(iter(self._standing)))
         terms.standing = Standing()
         terms.stand(terms.standing)
-        self._standing.append(terms)
+        terms.standing.sight.ahead_units = _NEAR_UNITS
+        self._standing[terms] = None
+        self._standing_bytes += size
+        if len(self._far) < _MAX_FAR:
+            self._look_far(terms)
+
+    def _look_far(self, terms: PullTerms) -> None:
+        """Keep more of what the reader sees: he asks densely, or there is room. Where there is none, one of some takes the place
+        of who began longest ago, who keeps less then."""
+        if terms.standing is None or terms in self._far:
+            return
+        if len(self._far) >= _MAX_FAR:
+            self._near += 1
+            if self._near % _ONE_OF:
+                return
+            oldest, _ = self._far.popitem(last=False)
+            if oldest.standing is not None:
+                oldest.standing.sight.forget()
+                oldest.standing.sight.ahead_units = _NEAR_UNITS
+        self._far[terms] = None
+        terms.standing.sight.ahead_units = _FAR_UNITS
 
     def _let_go(self, terms: PullTerms) -> None:
-        """They do not pass any more."""
+        """They do not pass any more, or another one has their place."""
         if terms.standing is not None:
-            self._standing.remove(terms)
+            del self._standing[terms]
+            self._far.pop(terms, None)
+            self._standing_bytes -= _standing_bytes(terms)
             terms.standing = None
 
     def _turn(self, request: Callable[[], Command], asking: Asking, commit_offset: int) -> None:
@@ -133,6 +168,11 @@ class QuickPulls:
             return None
         self._reader.learn(asked.key, terms)
         return terms
+
+
+def _standing_bytes(terms: PullTerms) -> int:
+    """How much memory is counted for who does not look far ahead."""
+    return _OWN_BYTES + UNIT_BYTES * max(terms.most_units, _NEAR_UNITS)
 
 
 def _may_be_pull(buffer: bytes, position: int) -> bool:

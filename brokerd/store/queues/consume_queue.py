@@ -27,7 +27,7 @@ from remoting.invariants import monotonic
 _NEIGHBOURS = 3  # units on either side that say whether one between them may be right
 _CLOSE_UNITS = 16  # to read over so many costs no more than to read once more
 _STRETCH_BLOCKS = 8  # that are read and checked at once
-_STRETCH_UNITS = _STRETCH_BLOCKS * BLOCK_UNITS
+STRETCH_UNITS = _STRETCH_BLOCKS * BLOCK_UNITS
 _KNOWN_STRETCHES = 128  # of 20 KiB
 DIRECTORY = "consumequeue"
 CHECKS_DIRECTORY = "queueChecks"
@@ -93,10 +93,10 @@ class QueueFiles:
         units = self._read_in_c(directory, first, count)
         if units is not None:
             return units
-        at = first % self.file_units % _STRETCH_UNITS
+        at = first % self.file_units % STRETCH_UNITS
         stretch = self._stretch(directory, first, at)
         if stretch is None:
-            return self.read_checked(directory, first, min(count, _STRETCH_UNITS - at))
+            return self.read_checked(directory, first, min(count, STRETCH_UNITS - at))
         return stretch[at * UNIT_BYTES : (at + count) * UNIT_BYTES]
 
     def read_ahead(self, directory: str, first: int, count: int) -> bytes:
@@ -104,7 +104,7 @@ class QueueFiles:
         units = self._read_in_c(directory, first, count)
         if units is not None:
             return units
-        at = first % self.file_units % _STRETCH_UNITS
+        at = first % self.file_units % STRETCH_UNITS
         stretch = self._stretch(directory, first, at)
         return b"" if stretch is None else stretch[at * UNIT_BYTES : (at + count) * UNIT_BYTES]
 
@@ -119,7 +119,7 @@ class QueueFiles:
         found = self._stretches.get(key)
         if found is None or found[0] != self.written:
             file, inside = divmod(first - at, self.file_units)
-            found = self._read_stretch(directory, file, inside // _STRETCH_UNITS)
+            found = self._read_stretch(directory, file, inside // STRETCH_UNITS)
             if found is None:
                 return None
             self._stretches[key] = found
@@ -138,7 +138,7 @@ class QueueFiles:
         checks = self.checks(directory, file, block, end)
         if any(check.covered != BLOCK_UNITS for check in checks):
             return None
-        units = self.read(directory, file * self.file_units + block * BLOCK_UNITS, _STRETCH_UNITS)
+        units = self.read(directory, file * self.file_units + block * BLOCK_UNITS, STRETCH_UNITS)
         return (written, units) if not any(True for _ in unit_checks.failing(checks, units)) else None
 
     def fails_check(self, directory: str, unit: int) -> bool:
@@ -391,12 +391,15 @@ class ConsumeQueue:
             first += len(part) // UNIT_BYTES
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def read_ahead(self, first: int, least: int) -> bytes:
-        """As `read_run` with `least` units, and those behind them that are at hand and right, too."""
+    def read_ahead(self, first: int, least: int, most: int = STRETCH_UNITS) -> bytes:
+        """As `read_run` with `least` units, and those behind them that are at hand and right, too, `most` of all unless `least`
+        is more."""
+        most = max(least, most)
         if first >= self.tail_start:
-            return self.read(first, max(least, _STRETCH_UNITS))
+            return self.read(first, most)
         if first >= self.first_offset:
-            units = self._files.read_ahead(self.directory, first, min(_STRETCH_UNITS, self.tail_start - first))
+            wanted = min(most, STRETCH_UNITS, self.tail_start - first)
+            units = self._files.read_ahead(self.directory, first, wanted)
             if len(units) >= least * UNIT_BYTES:
                 return units
         return self.read_run(first, least)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from array import array
 from random import Random
@@ -9,6 +10,7 @@ from random import Random
 import orjson
 import pytest
 
+from brokerd.processors.pulling import asked
 from brokerd.processors.pulling.asked import PullReader, asked_agrees, read_asked
 from brokerd.processors.pulling.laid_out import AnswerLayout, LaidOut, Wanted, laid_out, layout_agrees
 from brokerd.processors.pulling.standing import Given
@@ -153,6 +155,63 @@ def test_what_is_asked_again_is_recalled_as_it_is_read(seed: int) -> None:
     assert taken > 100
 
 
+def asked_of(number: int, opaque: int, offset: int, *, blank: str = "") -> bytes:
+    """One of many that a client asks again and again, as some write JSON."""
+    ext = {
+        "topic": f"T{number % 7}",
+        "queueId": str(number),
+        "queueOffset": str(offset),
+        "commitOffset": str(offset - 1),
+    }
+    header = json.dumps(
+        {"code": 11, "flag": 0, "extFields": ext, "opaque": opaque}, separators=(",", f"{blank}:{blank}")
+    ).encode()
+    return struct.pack(">II", 4 + len(header), len(header)) + header
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n  "])
+def test_thousands_that_go_round_are_found_without_being_read(blank: str) -> None:
+    reader, many = PullReader[bytes](native_library()), 4000
+    for number in range(many):
+        assert recalled(reader, asked_of(number, 1, 5, blank=blank))
+    slots = set()
+    for turn in range(3):
+        read = 0
+        for number in range(many):
+            data = asked_of(number, number << turn, 1000 * turn + number, blank=blank)
+            found = reader.recall(data, 0)
+            read += reader._told[3] != 0  # the length of a key that was read
+            assert found == read_asked(data, 0), "and what was found out is that of its key"
+            if reader.alike is not None:
+                slots.add(reader.alike[1])
+        assert turn == 0 or read < many / 50, "few have no place where they are looked for"
+    assert len(slots) > many * 0.98
+
+
+def test_where_the_places_of_numbers_are_not_told_by_names_it_is_read_each_time() -> None:
+    """As another one that is alike would not be found by them."""
+    reader = PullReader[bytes](native_library())
+    for name in ("queue\\u004fffset", "queueOffset"):
+        for offset in (7, 8, 7):
+            header = f'{{"code":11,"flag":0,"extFields":{{"topic":"T","{name}":"{offset}"}},"opaque":3}}'.encode()
+            data = struct.pack(">II", 4 + len(header), len(header)) + header
+            assert recalled(reader, data)
+        assert (reader.alike is None) == (name != "queueOffset")
+
+
+def test_what_is_known_is_forgotten_also_by_those_that_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asked, "MAX_KNOWN", 3)
+    monkeypatch.setattr(asked, "_ONE_OF", 1)
+    reader = PullReader[bytes](native_library())
+    for number in range(4):
+        assert recalled(reader, asked_of(number, 1, 5))
+    assert reader.known_count == 3
+    for number, is_known in enumerate((False, True, True, True)):
+        found = reader.recall(asked_of(number, 2, 6), 0)
+        assert found is not None
+        assert (found[4] is not None) == is_known
+
+
 def test_numbers_that_are_no_texts_are_not_taken_for_those_of_another_request() -> None:
     reader = PullReader[str](native_library())
 
@@ -257,6 +316,24 @@ def test_both_make_the_same_answers(seed: int) -> None:
     assert made > 20
     assert left > 10
     assert nothing > 3
+
+
+def test_an_answer_ends_where_its_file_does() -> None:
+    """What goes on in the next file is not left to others; what is in no file that is seen is."""
+    content, units = stored(Random(4), 8)
+    content = scattered(Random(5), content, units)
+    encoded, begin = b"".join(UNIT.pack(*unit) for unit in units), units[0][0]
+    for count in range(1, 9):
+        end = sum(units[count - 1][:2]) - begin
+        found = both((0, 8, encoded, content[:end], begin), Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0), None)
+        assert found is not None
+        assert found.given == Given(count, sum(size for _, size, _ in units[:count]), count, 0, 8)
+        cut = both((0, 8, encoded, content[: end - 1], begin), Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0), None)
+        assert cut is None, "a record goes on behind the end"
+    one = array("q", (units[7][2],))
+    assert one[0] not in [code for _, _, code in units[:7]]
+    first_three = content[: units[3][0] - begin]
+    assert both((0, 8, encoded, first_three, begin), Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0), one) is None
 
 
 def test_hostile_units_are_left() -> None:

@@ -108,7 +108,7 @@ async def test_what_a_socket_does_not_take_follows(directory: Path) -> None:
             for peer in peers:
                 peer.pull(turn, 10 * turn)
             for peer in peers:
-                check(await peer.answer(), broker.expected(10 * turn), 10 * turn + 32)
+                check(await peer.answer(), broker.expected(10 * turn), 10 * turn + broker.count_of(10 * turn))
         assert broker.carrier.missed > 0
         assert broker.carrier.carried > broker.carrier.missed // 2
 

@@ -100,13 +100,13 @@ def test_who_jumps_between_all_files_gets_what_the_store_reads(tmp_path: Path, g
                 for peer, queue_id, offset, count in asked:
                     answer = await peer.answer()
                     assert answer.opaque == turn
-                    body = bytes(answer.body)
-                    assert body
-                    assert broker.expected(offset, queue_id, count).startswith(body)
+                    given = broker.count_of(offset, queue_id, count)
+                    check(answer, broker.expected(offset, queue_id, count), offset + given)
                 assert mappings(broker) == 2
                 assert open_descriptors() == before
             assert older > 100
-            assert general.count == in_two, "an answer that goes on in the next file is the store's"
+            assert in_two > 5
+            assert general.count == 0, "an answer ends where its file does"
             assert broker.carrier.carried > 20
             assert broker.carrier.sent > 50
 

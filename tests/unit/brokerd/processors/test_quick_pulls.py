@@ -18,6 +18,7 @@ from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FL
 from brokerd.processors.pulling.quick import QuickPulls
 from brokerd.processors.pulling.standing import Standing
 from brokerd.processors.pulling.terms import PullTerms
+from brokerd.store.unit import UNIT_BYTES
 from remoting import codes, frame
 from remoting.frame import Command
 from remoting.record.codec import decode_records
@@ -28,6 +29,8 @@ from tests.support.client_bytes import encode_compact
 from tests.support.native_library import native_library
 from tests.support.pulls import pull_fields
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
+
+NEAR_BYTES = quick._OWN_BYTES + UNIT_BYTES * quick._NEAR_UNITS  # what stands of a reader who does not look far ahead
 
 
 @pytest.fixture
@@ -292,7 +295,7 @@ def test_of_more_readers_than_may_stand_most_do(broker: RemotingBroker, monkeypa
             made += 1
             super().__init__()
 
-    monkeypatch.setattr(quick, "_MAX_STANDING", 10)
+    monkeypatch.setattr(quick, "_MOST_STANDING_BYTES", 10 * NEAR_BYTES)
     monkeypatch.setattr(quick, "Standing", Counted)
     for _ in range(40):
         for number in range(12):
@@ -309,12 +312,41 @@ def test_of_more_readers_than_may_stand_most_do(broker: RemotingBroker, monkeypa
 
 def test_what_stands_is_bounded(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     known = quick_of(broker)
-    monkeypatch.setattr(quick, "_MAX_STANDING", 3)
+    monkeypatch.setattr(quick, "_MOST_STANDING_BYTES", 3 * NEAR_BYTES)
     for _ in range(2):
         for number in range(5):
             assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
             assert len(known._standing) <= 3
             assert all(terms.standing is not None for terms in known._standing)
+
+
+def test_few_look_far_ahead_and_who_asks_densely_comes_first(
+    broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = quick_of(broker)
+    monkeypatch.setattr(quick, "_MAX_FAR", 3)
+    for _ in range(2):
+        for number in range(8):
+            assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
+    standing = list(known._standing)
+    assert [terms.standing.sight.ahead_units for terms in standing if terms.standing] == [1024] * 3 + [128] * 5
+    far, known._near = list(known._far), 0
+    for _ in range(quick._ONE_OF):
+        assert list(known._far) == far, "who began earlier keeps his place for a while"
+        known._look_far(standing[5])
+    known._look_far(standing[5])
+    assert list(known._far) == [standing[1], standing[2], standing[5]]
+    ahead = [terms.standing.sight.ahead_units for terms in standing if terms.standing]
+    assert ahead == [128, 1024, 1024, 128, 128, 1024, 128, 128]
+    assert standing[0].standing is not None
+    assert standing[0].standing.sight.units == b"", "what it saw is gone"
+    assert broker.answer(codes.PULL_MESSAGE, pull_fields(3, more=0)).code == 0
+    broker.topic("t", queues=3)  # so nobody passes any more
+    for number in range(8):
+        assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
+    assert not set(known._standing) & set(standing)
+    assert not set(known._far) & set(standing)
+    assert known._standing_bytes == NEAR_BYTES * len(known._standing)
 
 
 def test_nothing_that_does_not_pass_is_known(broker: RemotingBroker) -> None:

@@ -144,11 +144,12 @@ def test_readers_of_many_queues_open_no_file_for_long_and_read_ahead_when_they_g
     sight, reads = Sight(WantedArea()), []
     run = ConsumeQueue.read_ahead
 
-    def counted(queue: ConsumeQueue, first: int, count: int) -> bytes:
-        reads.append(count)
-        return run(queue, first, count)
+    def counted(queue: ConsumeQueue, first: int, least: int, most: int) -> bytes:
+        reads.append(least)
+        return run(queue, first, least, most)
 
     monkeypatch.setattr(ConsumeQueue, "read_ahead", counted)
+    sight.ahead_units = 1024
     for offset in range(0, each, 50):
         for queue_id in range(queues):
             sight.read("T", queue_id, 32)

@@ -131,16 +131,20 @@ def test_who_goes_on_behind_what_he_saw_reads_nothing_again(tmp_path: Path, monk
     put(store, *(draft(b"x") for _ in range(200)))
     read, reads = ConsumeQueue.read_ahead, []
 
-    def counted(queue: ConsumeQueue, first: int, count: int) -> bytes:
+    def counted(queue: ConsumeQueue, first: int, least: int, most: int) -> bytes:
         reads.append(first)
-        return read(queue, first, count)
+        return read(queue, first, least, most)
 
     monkeypatch.setattr(ConsumeQueue, "read_ahead", counted)
-    sight = Sight(WantedArea())
-    sight.read("TopicA", 0, 32)
-    for queue_offset in range(0, 200, 32):
-        assert store.sees(sight, queue_offset)
-    assert reads == [0]
+    for ahead, wanted in ((1024, [0]), (128, [0, 128]), (64, [0, 64, 128, 192]), (0, list(range(0, 200, 32)))):
+        sight = Sight(WantedArea())
+        sight.read("TopicA", 0, 32)
+        sight.ahead_units = ahead
+        reads.clear()
+        for queue_offset in range(0, 200, 32):
+            assert store.sees(sight, queue_offset)
+            assert len(sight.units) <= UNIT_BYTES * max(32, ahead)
+        assert reads == wanted
     store.close()
 
 
