@@ -2,7 +2,8 @@
 
 Brokers say in their heartbeats whether their disks take messages; those of earlier versions do not say, and are left alone. A
 master without room is given a moment, in which retention may remove what is old. Who takes over has said for a while that it has
-room, so full disks pass the lead on slowly, and not at all when every one of them is full. Who gives way stays in the set as
+room, so full disks pass the lead on slowly, and not at all when every one of them is full. Nor does one take over whose disk
+stands still: it would acknowledge nothing, and give the lead back at once (`standing_disks`). Who gives way stays in the set as
 long as its log can follow.
 """
 
@@ -27,7 +28,9 @@ def successor_with_room(group: Group, table: HeartbeatTable, now_ms: int) -> int
     roomy = [
         each
         for each in table.observe(group, now_ms)
-        if each.broker_id != group.master_broker_id and _has_said(True, group, table, each.broker_id, now_ms - ROOM_MS)
+        if each.broker_id != group.master_broker_id
+        and not each.disk_stands
+        and _has_said(True, group, table, each.broker_id, now_ms - ROOM_MS)
     ]
     return choose_master(group, roomy, None, unclean=False, suspects=False).broker_id
 

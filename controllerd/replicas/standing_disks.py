@@ -5,7 +5,8 @@ Brokers say in their heartbeats how their logs become durable; those of earlier 
 says that its disk works takes over: one that needed half as long for a sync as makes a disk stand is slow, and stays so for a
 while. So disks that are slow together, under a load or on one store, pass nothing on, and each disk loses the lead at most once
 in that while. And it must have said so just now: should its disk stand for the same reason as the master's, its loop may stand
-in a write, and its last word be an old one.
+in a write, and its last word be an old one. Who has no room takes over when nobody else does: it takes no message, but hands out
+those that it has.
 """
 
 from __future__ import annotations
@@ -35,7 +36,17 @@ def successor_with_working_disk(group: Group, table: HeartbeatTable, now_ms: int
         for each in table.observe(group, now_ms)
         if each.broker_id != group.master_broker_id and _works_now(group, table, each.broker_id, now_ms)
     ]
-    return choose_master(group, working, None, unclean=False, suspects=False).broker_id
+    roomy = [each for each in working if _has_room(group, table, each.broker_id)]
+    successor = choose_master(group, roomy, None, unclean=False, suspects=False).broker_id
+    if successor is None:
+        successor = choose_master(group, working, None, unclean=False, suspects=False).broker_id
+    return successor
+
+
+def _has_room(group: Group, table: HeartbeatTable, broker_id: int) -> bool:
+    """Whether it does not say that it has none."""
+    beat = table.get(group, broker_id)
+    return beat is None or beat.has_room is not False
 
 
 def _works_now(group: Group, table: HeartbeatTable, broker_id: int, now_ms: int) -> bool:

@@ -31,6 +31,14 @@ def test_update_topic_creates_and_changes(appliance: Appliance, tool: Tool) -> N
     assert '"perm":4' in tool("topicRoute", "-t", "made")
 
 
+def test_update_topic_says_how_long_messages_stay_in_files(appliance: Appliance, tool: Tool) -> None:
+    appliance.topic("long", 1, "-a", "+local.reserve.time=240")
+    admin, word = appliance.cluster.admin, "local.reserve.time"
+    assert [each["attributes"][word] for each in admin.topic_config("long").values()] == ["240"]
+    tool("updateTopic", "-t", "long", "-c", CLUSTER, "-r", "1", "-w", "1", "-a", f"-{word}")
+    assert [word in each["attributes"] for each in admin.topic_config("long").values()] == [False]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
@@ -39,6 +47,7 @@ def test_update_topic_creates_and_changes(appliance: Appliance, tool: Tool) -> N
         (("-t", "sizes", "-r", "0", "-w", "0"), 29, "from 1 to"),
         (("-t", "kinds", "-a", "+message.type=QUICK"), 1, "message.type must be one of"),
         (("-t", "kinds", "-a", "+colour=red"), 1, "unsupported topic attribute"),
+        (("-t", "kinds", "-a", "+local.reserve.time=0"), 1, "local.reserve.time must be -1 or a number of hours"),
     ],
 )
 def test_update_topic_refuses(tool: Tool, words: tuple[str, ...], code: int, sentence: str) -> None:

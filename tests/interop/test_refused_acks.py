@@ -42,7 +42,7 @@ def test_an_ack_that_is_refused_is_not_repeated_for_ever(apache: Apache, tmp_pat
         point = secured.cluster.grpc_addresses[secured.cluster.master()]
         with program.start([point, "orders", "workers", "alice", SECRET], tmp_path / "java") as running:
             secured.cluster.admin.send("orders", b"hello")
-            running.wait_for("the message", r"took (\d)", 0)
+            running.wait_for("the message", r"took (\d+)", 1)
             admin.delete_permission("alice", "Group:workers")
             secured.wait_for_copies()
             running.tell("finish it")

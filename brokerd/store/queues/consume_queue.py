@@ -111,7 +111,10 @@ class QueueFiles:
     def _read_in_c(self, directory: str, first: int, count: int) -> bytes | None:
         """The same, where C reads and finds nothing wrong."""
         native = self.native
-        return None if native is None else native.read(directory[_NAME_AT:].encode(), first, count)
+        if native is None:
+            return None
+        # the name of a topic that came with a taken over log may be any bytes
+        return native.read(directory[_NAME_AT:].encode("utf-8", "surrogateescape"), first, count)
 
     def _stretch(self, directory: str, first: int, at: int) -> bytes | None:
         """The stretch in which unit `first` is the one at that place."""

@@ -13,7 +13,7 @@ from controllerd.replicas.requests import ElectMaster, Trigger
 from controllerd.replicas.room import NO_ROOM_MS, ROOM_MS, successor_with_room
 from controllerd.replicas.triggers import due_elections
 from remoting import codes
-from remoting.facts.words import Cause
+from remoting.facts.words import Cause, DiskPace
 from tests.unit.controllerd.replicas.builders import Machine, alter, elect, group_of, group_of_three, run, seen
 from tests.unit.controllerd.replicas.test_heartbeat import beat, make_table
 
@@ -87,6 +87,18 @@ def test_masters_do_not_change_more_often_than_room_comes_back() -> None:
     assert due(machine, table, LATER_MS + NO_ROOM_MS) == []
     keep_saying(table, LATER_MS + NO_ROOM_MS, LATER_MS + ROOM_MS, b1=True, b2=False, b3=False)
     assert [each.broker_id for each in due(machine, table, LATER_MS + ROOM_MS)] == [1]
+
+
+def test_who_has_room_on_a_disk_that_stands_still_does_not_take_over() -> None:
+    """It would give the lead back at once, and have left the set."""
+    machine, table = group_of_three(), make_table()
+    for now_ms in (START_MS, LATER_MS):
+        say(table, now_ms, b1=False, b2=True, b3=False)
+        stands = replace(beat(2, 2, epoch=1, max_offset=50, incarnation=7), has_room=True, disk=DiskPace.STANDS)
+        table.heartbeat(stands, now_ms)
+    assert due(machine, table, LATER_MS) == []
+    table.heartbeat(replace(stands, disk=DiskPace.SLOW), LATER_MS)
+    assert [each.broker_id for each in due(machine, table, LATER_MS)] == [2], "slow is better than full"
 
 
 def test_only_members_that_lead_without_loss_take_over() -> None:

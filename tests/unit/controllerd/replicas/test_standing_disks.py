@@ -94,6 +94,16 @@ def test_only_members_that_lead_without_loss_take_over() -> None:
     assert successor_with_working_disk(group_of(machine), table, NOW_MS) == 2
 
 
+def test_who_has_no_room_takes_over_when_nobody_else_does() -> None:
+    machine, table = group_of_three(), make_table()
+    say(table, NOW_MS, (STANDS, WORKS, WORKS), (50, 50, 40))
+    full = replace(beat(2, 2, epoch=1, max_offset=50, incarnation=7, interval_ms=250), disk=WORKS, has_room=False)
+    table.heartbeat(full, NOW_MS)
+    assert successor_with_working_disk(group_of(machine), table, NOW_MS) == 3
+    run(machine, alter([1, 2], set_epoch=2))
+    assert successor_with_working_disk(group_of(machine), table, NOW_MS) == 2
+
+
 def test_of_those_who_are_left_who_stands_leads_last_and_leaves_the_set_of_others() -> None:
     machine = group_of_three()
     stands, works = replace(seen(2, max_offset=90), disk_stands=True), seen(3, max_offset=50)
