@@ -31,7 +31,7 @@ _WAITING: Final = {
 _COUNTERS: Final = {
     "uploaded_segments": "segments uploaded",
     "uploaded_messages": "messages in them",
-    "uploaded_bytes": "bytes of all objects that were stored, manifests among them",
+    "uploaded_bytes": "bytes that were stored in objects, manifests among them",
     "downloaded_messages": "messages of the tier that were given out",
     "downloaded_bytes": "bytes that were read from it",
     "cache_hits": "reads of the tier that found their messages in memory",
@@ -47,7 +47,7 @@ def tier_state(tiers: TierService, store: MessageStore) -> TierState | None:
     pending, log, cold, now_ms = tiers.pending, store.commitlog, tiers.cold, tiers.now_ms()
     held, oldest_ms = pending.held_offset(), pending.oldest_ms
     segments, messages, total_bytes, missing = tiers.table.contents.holdings
-    puts, gets = objects.requests["put"], objects.requests["get"]
+    puts, appends, gets = (objects.requests[operation] for operation in ("put", "append", "get"))
     return TierState(
         url=tiers.settings.url,
         condition=tiers.condition,
@@ -64,7 +64,7 @@ def tier_state(tiers: TierService, store: MessageStore) -> TierState | None:
         expiring_objects=tiers.expiring_objects,
         uploaded_segments=tiers.uploaded_segments,
         uploaded_messages=tiers.uploaded_messages,
-        uploaded_bytes=puts.bytes,
+        uploaded_bytes=puts.bytes + appends.bytes,
         downloaded_messages=cold.messages_out if cold is not None else 0,
         downloaded_bytes=gets.bytes,
         requests=sum(each.count for each in objects.requests.values()),

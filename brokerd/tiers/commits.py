@@ -21,7 +21,7 @@ from brokerd.tiers.objects.interface import ObjectStoreError
 from brokerd.tiers.table import MOST_CHANGES, TierTable, records_of
 from brokerd.tiers.upload.uploader import Loop
 from remoting.errors import CorruptedFile, LogboomError, NotMaster
-from remoting.tier.contents import COMMITTED, MERGED, Change, Queue, TierContents, indexed, unindexed
+from remoting.tier.contents import COMMITTED, GROWN, MERGED, Change, Queue, TierContents, indexed, unindexed
 from remoting.tier.index import IndexObject
 from remoting.tier.manifest import PIECE_ROWS, in_pieces
 from remoting.tier.segments import decode_segment
@@ -88,7 +88,7 @@ class Commits:
         self._go_on()
 
     def is_on_its_way(self, queue: Queue, epoch: int, number: int) -> bool:
-        """Whether a segment of that name is to be in the contents, and is not yet."""
+        """Whether a segment of that name is to be in the contents, or to be longer there, and is not yet."""
         return (queue, epoch, number) in self._on_their_way
 
     def is_index_on_its_way(self, epoch: int, number: int) -> bool:
@@ -161,7 +161,7 @@ class Commits:
             except ValueError as error:
                 log.error("a change of the tier is left out: %s", error)
                 self._on_their_way.discard(_name_in(change))
-                if change[0] == COMMITTED:
+                if change[0] in (COMMITTED, GROWN):
                     self._loop.scheduler.call_later(_LONGEST_PAUSE_S, self._done_unless_stopped, committed)
             else:
                 found.append((change, committed, items))
@@ -279,8 +279,8 @@ class Commits:
 
 
 def _name_in(change: Change) -> tuple[Queue, int, int] | None:
-    """What names the segment that the change adds; None when it adds none."""
-    if change[0] not in (COMMITTED, MERGED):
+    """What names the segment that the change adds, or makes longer; None when it does neither."""
+    if change[0] not in (COMMITTED, GROWN, MERGED):
         return None
     segment = decode_segment(change[3])
     return Queue(change[1], change[2]), segment.epoch, segment.number

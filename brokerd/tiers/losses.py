@@ -197,6 +197,7 @@ class LossWatch:
         return False
 
     def _names(self, queue: Queue, segment: Segment) -> bool:
-        """Whether the contents do, still: what they do not name goes minutes later."""
+        """Whether the contents do, still, maybe of one that grew meanwhile: what they do not name goes minutes later."""
         segments = self._contents().queues.get(queue)
-        return segments is not None and len(segments) > 0 and segments.at(segment.first) == segment
+        named = segments.at(segment.first) if segments is not None else None
+        return named is not None and segment.is_part_of(named)

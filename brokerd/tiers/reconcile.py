@@ -129,7 +129,8 @@ def _cut_beyond(
 ) -> Generator[None, None, None]:
     """Take out what was uploaded from another log. What the own log names is right, wherever it ends.
 
-    A segment may be wrong because of the last ones alone that it was made of: then the others are put back.
+    A segment may be wrong because of the last ones alone that it was made of: then the others are put back. One that grew is
+    what it was before: its objects are longer than that says, which nobody sees.
     """
     parts: dict[Queue, list[Segment]] = defaultdict(list)
     for queue, segment in merged:
@@ -143,18 +144,20 @@ def _cut_beyond(
 def _cut_queue_beyond(found: TierContents, queue: Queue, end: int, own: TierContents, parts: Sequence[Segment]) -> None:
     segments = found.queues[queue]
     if any(each.log_end > end for each in segments):
-        known = set(own.queues.get(queue, ()))
+        known = dict.fromkeys(own.queues.get(queue, ()))
         wrong = next((each.first for each in segments if each.log_end > end and each not in known), None)
         if wrong is not None:
             found.apply([CUT, *queue, wrong])
-            right = {each for each in (*parts, *known) if each.log_end <= end or each in known}
-            _put_back(found, queue, sorted(each for each in right if each.first >= wrong))
+            latest = dict.fromkeys(reversed([*known, *parts]))  # in the order in which they were taken out
+            right = [each for each in latest if each.log_end <= end or each in known]
+            _put_back(found, queue, [each for each in right if each.first >= wrong])
 
 
-def _put_back(found: TierContents, queue: Queue, segments: Sequence[Segment]) -> None:
-    """Those that follow each other without a gap."""
+def _put_back(found: TierContents, queue: Queue, segments: Iterable[Segment]) -> None:
+    """Those that follow each other without a gap. Of several that begin at one place it is the one that ends last, the first of
+    these: what it was made of was taken out earlier, and may be removed by now."""
     last: Segment | None = None
-    for segment in segments:
+    for segment in sorted(segments, key=lambda each: (each.first, -each.end)):
         if last is None or (last.end, last.message_end) == (segment.first, segment.base):
             found.apply(committed(queue, segment))
             last = segment

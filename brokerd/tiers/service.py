@@ -35,10 +35,10 @@ from brokerd.tiers.table import TIERS_TOPIC
 from brokerd.tiers.upkeep import Upkeep
 from brokerd.tiers.upload.batches import Source
 from brokerd.tiers.upload.pending import Pending, Waiting, many_of
-from brokerd.tiers.upload.uploader import Uploader
+from brokerd.tiers.upload.uploader import Stored, Uploader
 from remoting.facts.words import TierCondition
 from remoting.settings import Live
-from remoting.tier.contents import Queue, TierContents, committed
+from remoting.tier.contents import Queue, TierContents, committed, grown
 from remoting.tier.manifest import ManifestPart
 from remoting.tier.segments import QueueSegments, Segment
 from remoting.tier.states import Row
@@ -152,19 +152,30 @@ class TierService:
     def base_of(self, queue: Queue) -> int:
         return self.segments_of(queue).message_end
 
+    def growing(self, queue: Queue, first_ms: int) -> Segment | None:
+        segments = self.segments_of(queue)
+        if self.upkeep is None or not len(segments):
+            return None
+        return segments.last if self.upkeep.lets_grow(queue, segments.last, first_ms) else None
+
+    def is_growing(self, queue: Queue) -> bool:
+        return self._uploader is not None and self._uploader.is_growing(queue)
+
     def next_number(self) -> int:
         return next(self._numbers)
 
     def is_of_deleted(self, queue: Queue, log_end: int) -> bool:
         return self.in_log.is_of_deleted(queue, log_end)
 
-    def stored(self, queue: Queue, segment: Segment, index_items: bytes) -> None:
-        self.uploaded_segments += 1
-        self.uploaded_messages += segment.messages
+    def stored(self, queue: Queue, stored: Stored) -> None:
+        segment, index_items, grew_from = stored
+        self.uploaded_segments += grew_from is None
+        self.uploaded_messages += stored.messages
         if self._commits is not None and not self.is_of_deleted(queue, segment.log_end):
             if self.upkeep is not None:
                 self.upkeep.uploaded(queue, segment)
-            self._commits.add(committed(queue, segment), partial(self._committed, queue), index_items)
+            change = committed(queue, segment) if grew_from is None else grown(queue, segment)
+            self._commits.add(change, partial(self._committed, queue), index_items)
         elif self._uploader is not None:
             self._uploader.finished(queue)
 
@@ -302,6 +313,8 @@ class TierService:
             self.cold.cache.forget(topic)
         for queue in [queue for queue in self.pending.queues() if queue.topic == topic]:
             self.pending.remove(queue)
+        if self._uploader is not None:
+            self._uploader.forget(topic)
         if self.upkeep is not None:
             self.upkeep.drop(topic)
         else:

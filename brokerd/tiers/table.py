@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from remoting.errors import CorruptedFile
-from remoting.tier.contents import COMMITTED, CUT, DROPPED, Change, Queue, TierContents
+from remoting.tier.contents import COMMITTED, CUT, DROPPED, GROWN, Change, Queue, TierContents
 from remoting.tier.manifest import Position
 
 TIERS_TOPIC: Final = "rmq_sys_logboom_tiers"
@@ -56,7 +56,7 @@ class TierTable:
         try:
             for change in body["changes"]:
                 self.contents.apply(change)
-                if change[0] == COMMITTED:
+                if change[0] in (COMMITTED, GROWN):
                     self._committed[Queue(change[1], change[2])] = None
                 if change[0] in (CUT, DROPPED):
                     self._tell(change[1])
@@ -78,7 +78,7 @@ class TierTable:
                     raise CorruptedFile(f"a snapshot of the tier: {error}") from error
 
     def take_committed(self) -> Collection[Queue]:
-        """The queues that got segments since this was asked last."""
+        """The queues that got messages since this was asked last."""
         committed, self._committed = self._committed, {}
         return committed
 

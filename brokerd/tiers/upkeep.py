@@ -2,6 +2,7 @@
 
 One life of it lasts from when the tier is open until this broker is not the master any more. What leaves the contents leaves them
 by a commit; its objects go later (`removal`). A queue has one such change on its way at a time, so that each fits what it finds.
+The segment that grows at that moment stays as it is, and what is about to be taken out does not grow.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from brokerd.tiers.commits import Commits
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upload.merger import Merger
-from brokerd.tiers.upload.merging import Limits, choose, span_ms
+from brokerd.tiers.upload.merging import Limits, choose, may_grow, span_ms
 from brokerd.tiers.upload.uploader import Loop
 from remoting.settings import Live
 from remoting.tier.contents import Change, Queue, dropped, expired, merged, unindexed
@@ -43,6 +44,9 @@ class Owner(removal.Owner, Protocol):
     def reserved_ms(self, topic: str) -> int:
         """How long its messages are kept; 0 = for ever."""
 
+    def is_growing(self, queue: Queue) -> bool:
+        """Whether something is on its way into the queue's last segment."""
+
 
 class Upkeep:
     """One life. `merges` and `merged_bytes` count what was merged in it."""
@@ -57,7 +61,7 @@ class Upkeep:
         self._loop = loop
         self._settings = settings
         self._merger = Merger(objects, loop)
-        self._changing: set[Queue] = set()
+        self._changing: dict[Queue, int] = {}  # up to which offset segments are about to be taken out
         self._dropping: Counter[str] = Counter()
         self._grown: dict[Queue, None] = {}
         # By part of all topics: nothing in the tier is older, as far as was looked, and of what was uploaded since then.
@@ -104,6 +108,11 @@ class Upkeep:
     def grown(self, queue: Queue) -> None:
         """It has another segment."""
         self._grown[queue] = None
+
+    def lets_grow(self, queue: Queue, last: Segment, first_ms: int) -> bool:
+        """Whether messages, the first of which was stored then, may come to the queue's last segment."""
+        is_going = queue.topic in self._dropping or last.first < self._changing.get(queue, 0)
+        return not is_going and may_grow(last, first_ms, self._limits(queue))
 
     def drop(self, topic: str) -> None:
         """The topic was deleted: what it has in the tier goes, and what is on its way there."""
@@ -164,9 +173,12 @@ class Upkeep:
     def _expire(self, queue: Queue, segments: QueueSegments, now_ms: int) -> None:
         reserved_ms = self._reserved_ms(queue)
         offset = expired_to(segments, now_ms - reserved_ms) if reserved_ms else None
-        if offset is not None:
-            self._changing.add(queue)
-            self._take_out(expired(queue, offset), partial(self._changing.discard, queue))
+        if offset is not None and (offset < segments.end or not self._owner.is_growing(queue)):
+            self._changing[queue] = offset
+            self._take_out(expired(queue, offset), partial(self._changed, queue))
+
+    def _changed(self, queue: Queue) -> None:
+        del self._changing[queue]
 
     def _reserved_ms(self, queue: Queue) -> int:
         return self._owner.reserved_ms(queue.topic)
@@ -196,28 +208,38 @@ class Upkeep:
         if self._is_changing(queue):
             self._grown[queue] = None
             return
-        settings = self._settings.value
-        is_archived = policy.is_archived(self._owner.attributes(queue.topic), settings.archive)
-        limits = Limits(
-            settings.segment_bytes, span_ms(self._reserved_ms(queue)), Form.BLOCKS if is_archived else Form.RAW
-        )
-        segments = self._owner.contents.queues.get(queue, ())
-        old = list(choose(settled(segments, self._loop.wall_ms() - SETTLED_MS), limits))
+        limits = self._limits(queue)
+        old = list(choose(self._settled(queue), limits))
         if not old:
             return
-        self._changing.add(queue)
+        self._changing[queue] = old[-1].end
         name = self._owner.epoch, self._owner.next_number()
         try:
             segment = await self._merger.merge(queue, old, limits.form, name)
         except ObjectStoreError:
-            self._changing.discard(queue)
+            self._changed(queue)
             raise
         if self._stopped or not self._still_has(queue, old):
-            self._changing.discard(queue)
+            self._changed(queue)
             return
         self.merges += 1
         self.merged_bytes += segment.message_bytes
         self._take_out(merged(queue, segment), partial(self._merged, queue))
+
+    def _limits(self, queue: Queue) -> Limits:
+        settings = self._settings.value
+        is_archived = policy.is_archived(self._owner.attributes(queue.topic), settings.archive)
+        form = Form.BLOCKS if is_archived else Form.RAW
+        return Limits(settings.segment_bytes, span_ms(self._reserved_ms(queue)), form)
+
+    def _settled(self, queue: Queue) -> Sequence[Segment]:
+        """Those of the queue's segments that may be merged, but for one that grows at this moment."""
+        segments = self._owner.contents.queues.get(queue)
+        if segments is None:
+            return ()
+        found = settled(segments, self._loop.wall_ms() - SETTLED_MS)
+        is_last_growing = bool(found) and found[-1].end == segments.end and self._owner.is_growing(queue)
+        return found[:-1] if is_last_growing else found
 
     def _still_has(self, queue: Queue, old: Sequence[Segment]) -> bool:
         """A topic may have been deleted, and begun again, meanwhile."""
@@ -226,7 +248,7 @@ class Upkeep:
         return queue.topic not in self._dropping and now == old
 
     def _merged(self, queue: Queue) -> None:
-        self._changing.discard(queue)
+        self._changed(queue)
         self._grown[queue] = None  # there may be more to merge
 
     def _is_changing(self, queue: Queue) -> bool:

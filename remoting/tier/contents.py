@@ -4,6 +4,7 @@ Changes, each a JSON array; a segment is as `segments.encode_segment` has it:
 
     ["begun", log id]                          the tier of this log begins, or goes on; the id was drawn when it began
     ["committed", topic, queue id, segment]    behind what the queue has
+    ["grown", topic, queue id, segment]        what the queue's last segment became: its objects are the same, and longer
     ["merged", topic, queue id, segment]       in the place of those that it was made of
     ["expired", topic, queue id, offset]       segments that end there or before are not kept any more
     ["cut", topic, queue id, offset]           from there on the log had other messages after all
@@ -20,10 +21,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from remoting.tier.index import IndexObject, decode_entry, encode_entry
-from remoting.tier.segments import QueueSegments, Segment, decode_segment, encode_segment
+from remoting.tier.segments import Form, QueueSegments, Segment, decode_segment, encode_segment
 
 BEGUN: Final = "begun"
 COMMITTED: Final = "committed"
+GROWN: Final = "grown"
 MERGED: Final = "merged"
 EXPIRED: Final = "expired"
 CUT: Final = "cut"
@@ -63,7 +65,10 @@ class TierContents:
         self.index: dict[tuple[int, int], IndexObject] = {}
 
     def apply(self, change: Any) -> list[tuple[Queue, Segment]]:
-        """Carry it out; what it took out. Raises ValueError for what is no change, or does not fit; then nothing changed."""
+        """Carry it out; what it took out, which does not include what grew: its objects stay.
+
+        Raises ValueError for what is no change, or does not fit; then nothing changed.
+        """
         before = [(queue, self.queues.get(queue)) for queue in self._touched_by(change)]
         gone = self._carry_out(change)
         count, messages, size, missing = self.holdings
@@ -89,6 +94,9 @@ class TierContents:
         match change:
             case [str(kind), str(topic), int(queue_id), list(values)] if kind == COMMITTED:
                 self._commit(Queue(topic, queue_id), decode_segment(values))
+                return []
+            case [str(kind), str(topic), int(queue_id), list(values)] if kind == GROWN:
+                self._grow(Queue(topic, queue_id), decode_segment(values))
                 return []
             case [str(kind), str(topic), int(queue_id), list(values)] if kind == MERGED:
                 return self._merge(Queue(topic, queue_id), decode_segment(values))
@@ -147,6 +155,12 @@ class TierContents:
             raise ValueError(f"a segment from {segment.first} on does not follow what {queue} has in the tier")
         self._changed(queue).add(segment)
 
+    def _grow(self, queue: Queue, segment: Segment) -> None:
+        segments = self.queues.get(queue)
+        if segments is None or not len(segments) or not _may_become(segments.last, segment):
+            raise ValueError(f"the last segment of {queue} did not grow to what ends at {segment.end}")
+        self._changed(queue).grow(segment)
+
     def _merge(self, queue: Queue, segment: Segment) -> list[tuple[Queue, Segment]]:
         segments = self.queues.get(queue)
         if segments is None or not segments.holds_whole(segment.first, segment.end):
@@ -166,6 +180,10 @@ def begun(log_id: str) -> Change:
 
 def committed(queue: Queue, segment: Segment) -> Change:
     return [COMMITTED, *queue, encode_segment(segment)]
+
+
+def grown(queue: Queue, segment: Segment) -> Change:
+    return [GROWN, *queue, encode_segment(segment)]
 
 
 def merged(queue: Queue, segment: Segment) -> Change:
@@ -190,6 +208,13 @@ def indexed(entry: IndexObject) -> Change:
 
 def unindexed(entries: Iterable[IndexObject]) -> Change:
     return [UNINDEXED, [list(entry.key) for entry in entries]]
+
+
+def _may_become(old: Segment, new: Segment) -> bool:
+    """Whether it is the same one with messages behind those that it had."""
+    is_longer = old.is_part_of(new) and old.end < new.end and old.message_bytes < new.message_bytes
+    is_later = old.first_ms == new.first_ms and old.last_ms <= new.last_ms and old.log_end < new.log_end
+    return is_longer and is_later and new.form is Form.RAW and new.stored_bytes == new.message_bytes
 
 
 def _keys(keys: list[Any]) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from remoting.tier.checked_json import Layout, decode_json, encode_json
-from remoting.tier.contents import MERGED, Change, Queue, TierContents
+from remoting.tier.contents import GROWN, MERGED, Change, Queue, TierContents
 from remoting.tier.segments import Segment
 
 PIECE_ROWS: Final = 500
@@ -60,11 +60,11 @@ class Followed:
         self._begun: TierContents | None = None  # of a checkpoint whose last piece is still to come
 
     def take(self, part: ManifestPart) -> list[tuple[Queue, Segment]]:
-        """The next part; what it merged. Raises ValueError when it does not fit what precedes it."""
+        """The next part; what it merged, and what was there of what grew. Raises ValueError when it does not fit what precedes
+        it."""
         if not part.is_checkpoint:
             self._begun = None  # its writer went on without its end
-            gone = [(change, self.contents.apply(change)) for change in part.changes]
-            return [each for change, taken_out in gone if change[0] == MERGED for each in taken_out]
+            return [each for change in part.changes for each in self._replaced_by(change)]
         if part.is_begin:
             self._begun = TierContents()
         if self._begun is None:
@@ -74,6 +74,17 @@ class Followed:
         if part.is_last:
             self.contents, self._begun = self._begun, None
         return []
+
+    def _replaced_by(self, change: Change) -> list[tuple[Queue, Segment]]:
+        """Carry it out; the segments in whose place it put one of the same messages."""
+        match change:
+            case [str(kind), str(topic), int(queue_id), _] if kind == GROWN:
+                queue = Queue(topic, queue_id)
+                before = self.contents.queues.get(queue)  # which stays as it is
+                self.contents.apply(change)
+                return [(queue, before.last)] if before is not None else []
+        gone = self.contents.apply(change)
+        return gone if change[0] == MERGED else []
 
 
 def has_whole_checkpoint(parts: Iterable[ManifestPart]) -> bool:

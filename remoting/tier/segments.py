@@ -3,6 +3,9 @@
 A segment is a pair of objects: message bytes, and the entries that point into them. Segments of a queue are disjoint and
 ascending; there may be a gap between two, where local files went before they were uploaded. A table of them is kept in the
 replicated log and in the manifest.
+
+Where a store can append, the last segment of a queue may grow: its objects keep their names and get longer. So what is in an
+object behind what the segment says of it is nothing, and nobody looks there.
 """
 
 from __future__ import annotations
@@ -26,9 +29,9 @@ class Form(IntEnum):
 class Segment(NamedTuple):
     """Queue offsets `[first, end)`, whose records are the `message_bytes` bytes of the queue from `base` on.
 
-    An entry of the segment points to `base` or behind. `stored_bytes` is the length of the object of messages, which is another
-    one when that is not `RAW`. `first_ms` and `last_ms` are the store times of the first and the last record; `log_end` is
-    where the last record ended in the log, and `crc`, `entries_crc` are CRC-32 of the two objects.
+    An entry of the segment points to `base` or behind. `stored_bytes` are those of the object of messages, which are others
+    when that is not `RAW`. `first_ms` and `last_ms` are the store times of the first and the last record; `log_end` is
+    where the last record ended in the log, and `crc`, `entries_crc` are CRC-32 of the two objects as far as they are its own.
     """
 
     first: int
@@ -59,6 +62,11 @@ class Segment(NamedTuple):
     def object_bytes(self) -> int:
         """Of both objects."""
         return self.stored_bytes + self.messages * ENTRY_BYTES
+
+    def is_part_of(self, other: Segment) -> bool:
+        """Whether the other one is the same, or what it became when it grew."""
+        mine, its = ((each.first, each.base, each.epoch, each.number, each.form) for each in (self, other))
+        return mine == its and self.end <= other.end and self.message_bytes <= other.message_bytes
 
     def names(self, topic: str, queue_id: int) -> tuple[str, str]:
         """Of both objects."""
@@ -144,6 +152,12 @@ class QueueSegments:
         self._segments.append(segment)
         self._firsts.append(segment.first)
         self._count([segment], [])
+
+    def grow(self, segment: Segment) -> None:
+        """The last one is that now."""
+        assert self._segments[-1].is_part_of(segment), "it is the same one, and longer"
+        old, self._segments[-1] = self._segments[-1], segment
+        self._count([segment], [old])
 
     def drop_before(self, queue_offset: int) -> list[Segment]:
         """Take out those that end at the offset or before it."""

@@ -55,6 +55,9 @@ class Used(NamedTuple):
     def put(self, name: str, content: bytes | list[bytes]) -> None:
         self.run(self.objects.put(name, content))
 
+    def append(self, name: str, at: int, *content: bytes) -> None:
+        self.run(self.objects.append(name, at, content))
+
     def get(self, name: str, start: int, length: int) -> bytes:
         return self.run(self.objects.get(name, start, length))
 
@@ -100,7 +103,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, runner: asyncio.Runner
                 runner,
             )
     turns = Turns()
-    return Used(FaultyObjects(Stored(), Steps(turns), turns, random.Random(1)), turns=turns)
+    return Used(FaultyObjects(Stored(), Steps(turns), turns, random.Random(1), appends=True), turns=turns)
 
 
 def on_server(server: S3Server, directory: Path, bucket: str) -> Backend:
@@ -124,6 +127,21 @@ def test_nothing_is_replaced(store: Used) -> None:
     with pytest.raises(AlreadyThere):
         store.put("a", b"other")
     assert store.get("a", 0, 5) == b"first"
+
+
+def test_what_is_appended_stands_behind_what_was_there(store: Used, request: pytest.FixtureRequest) -> None:
+    can = ("directory" in request.node.name, "twin" in request.node.name)
+    assert store.objects.appends == any(can), "the library puts whole objects"
+    if not store.objects.appends:
+        return
+    store.put("a/b", [b"012", b"3"])
+    store.append("a/b", 4, b"45", b"6")
+    store.append("a/b", 7, bytes(100_000), b"end")
+    assert store.get("a/b", 0, 8) == b"0123456\0"
+    assert store.get("a/b", 100_006, 4) == b"\0end"
+    assert [each.size for each in store.run(store.objects.list("a/"))] == [100_010]
+    with pytest.raises(NotThere):
+        store.get("a/b", 100_009, 2)
 
 
 @pytest.mark.parametrize("range_", [(0, 4), (2, 2), (3, 1), (100, 5)])
@@ -280,11 +298,30 @@ def test_a_full_disk(tmp_path: Path, runner: asyncio.Runner) -> None:
         store.put("b", bytes(40_000))
 
 
+def test_a_disk_that_is_full_in_the_middle_of_an_append(tmp_path: Path, runner: asyncio.Runner) -> None:
+    with small_disk(tmp_path / "disk", "size=64k"):
+        store = Used(open_backend(TierSettings(url=f"file://{tmp_path}/disk"), DIRECTORY), runner)
+        store.put("a", b"x" * 30_000)
+        store.append("a", 30_000, b"y" * 10_000)
+        with pytest.raises(Refused, match=r"it is full: make room there, or keep less with tiers\.reserved_time_ms"):
+            store.append("a", 40_000, b"z" * 60_000)
+        assert store.get("a", 0, 40_000) == b"x" * 30_000 + b"y" * 10_000
+        with pytest.raises(AlreadyThere):
+            store.append("a", 40_000, b"w")
+
+
 def test_a_disk_that_takes_no_writes(tmp_path: Path, runner: asyncio.Runner) -> None:
     with small_disk(tmp_path / "disk", "ro"):
         store = Used(open_backend(TierSettings(url=f"file://{tmp_path}/disk"), DIRECTORY), runner)
         with pytest.raises(Refused, match="may not write there: give its user the directory"):
             store.put("a", b"")
+        path = tmp_path / "disk" / DIRECTORY / "a"
+        subprocess.run(["mount", "-o", "remount,rw", str(tmp_path / "disk")], check=True)
+        store.put("a", b"abc")
+        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
+        with pytest.raises(Refused, match="may not write there: give its user the directory"):
+            store.append("a", 3, b"d")
+        assert path.read_bytes() == b"abc"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")

@@ -45,14 +45,24 @@ class Emptied:
     def sent(self, first: int) -> list[Read]:
         """Sent within one file of the log, and in the tier as well; what a reader has to find."""
         eventually("half a file of room", lambda: send_filler(self.cluster) % FILE_BYTES < FILE_BYTES // 2)
-        before = set(self.objects())
+        before = self.sizes()
         expected = []
         for queue_id in range(QUEUES):
             bodies = [f"{queue_id}-{first + number} ".encode().ljust(BODY_BYTES, b".") for number in range(MESSAGES)]
             assert send_batch(self.cluster, TOPIC, queue_id, bodies) == first
             expected += [(queue_id, first + number, body) for number, body in enumerate(bodies)]
-        eventually("they are in the tier", lambda: len(_queues({*self.objects()} - before)) == QUEUES)
+        eventually(
+            "they are in the tier", lambda: len(self._queues_of(self.sizes().items() - before.items())) == QUEUES
+        )
         return expected
+
+    def sizes(self) -> dict[Path, int]:
+        """Of the objects, which may grow."""
+        return {path: path.stat().st_size for path in self.objects()}
+
+    @staticmethod
+    def _queues_of(sizes: set[tuple[Path, int]]) -> set[str]:
+        return _queues({path for path, _ in sizes})
 
     def empty(self, times: int) -> None:
         for child in list(self.tier.iterdir()):

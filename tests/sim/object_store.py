@@ -7,7 +7,8 @@ the store and for whoever uses it, go on by so much at once.
 
 What must be true of every request is looked at when it is carried out:
 
-- objects are written once: another content under a name that exists means that two took it for theirs;
+- objects are written once: another content under a name that exists means that two took it for theirs; where it can append (in
+  some stories), one life of a broker does, behind what it was told to be there, and any of it may come to be there in part;
 - one broker writes the manifest of an epoch;
 - the newest manifest names what is there, and that is never removed.
 """
@@ -24,8 +25,10 @@ from brokerd.loop.cold_line import Clocks
 from brokerd.loop.scheduler import Timer
 from brokerd.tiers.objects.interface import Listed, ObjectStoreError, Read, Refused, Unknown
 from brokerd.tiers.upload.uploader import Loop, in_turn
-from remoting.tier.contents import COMMITTED, MERGED, TierContents
+from remoting.checksum import crc32
+from remoting.tier.contents import COMMITTED, GROWN, MERGED, TierContents
 from remoting.tier.manifest import Followed, ManifestPart, decode_part, has_whole_checkpoint
+from remoting.tier.names import ENTRY_BYTES
 from remoting.tier.segments import decode_segment
 from tests.sim.loop import SimLoop
 from tests.sim.world import Network, Node, World
@@ -39,10 +42,12 @@ _LONGEST_PAUSE_S: Final = 0.3  # of a tier, in a story that lasts some seconds
 _UNLISTED_MS: Final = 2000
 _MANIFEST: Final = "manifest/"
 _SEEN_LATE: Final = 0.5  # of what is put while listings are late
+_APPENDING: Final = 0.5  # of all stores
 
 
 class SimObjectStore(Node):
-    """The store. The rates are chances of each request; `slow_ms` is the longest that one takes."""
+    """The store. The rates are chances of each request, and of an append that a part of it is done; `slow_ms` is the longest that
+    one takes."""
 
     def __init__(self, world: World, network: Network) -> None:
         super().__init__(world, "objects")
@@ -51,13 +56,14 @@ class SimObjectStore(Node):
         self.counters: Counter[str] = Counter()
         self.writers: dict[int, str] = {}  # of the manifest of each epoch
         self.skipped_ms = 0
+        self.appends = world.random("appends").random() < _APPENDING
         self._rng = world.random("object store")
         self._listed_ms: dict[str, int] = {}  # when what is not listed yet will be
         self.heal()
         self.begin_life()
 
     def heal(self) -> None:
-        self.fails_before = self.fails_after = 0.0
+        self.fails_before = self.fails_after = self.fails_within = 0.0
         self.is_refusing = self.lists_late = False
         self.slow_ms = 5.0
 
@@ -97,7 +103,8 @@ class SimObjectStore(Node):
     def put(self, by: str, name: str, content: bytes) -> None:
         """Raises AlreadyThere."""
         held = self.stored.objects.get(name)
-        self.world.require(held in (None, content), f"{by} puts another {name} than there is")
+        is_same = held is None or (held.startswith(content) if self.appends else held == content)
+        self.world.require(is_same, f"{by} puts another {name} than there is")
         if name.startswith(_MANIFEST):
             epoch = int(name.removeprefix(_MANIFEST).partition("-")[0])
             writer = self.writers.setdefault(epoch, by)
@@ -108,15 +115,28 @@ class SimObjectStore(Node):
             self.counters["listed late"] += 1
             self._listed_ms[name] = self.tier_ms() + self._rng.randrange(_UNLISTED_MS)
 
+    def append(self, name: str, at: int, content: bytes) -> None:
+        """Raises AlreadyThere, NotThere, and Unknown when a part of it was done."""
+        is_whole = self._rng.random() >= self.fails_within
+        part = content if is_whole else content[: self._rng.randrange(len(content))]
+        self.stored.append(name, at, part, self.tier_ms())
+        if not is_whole:
+            self.counters["done in part"] += 1
+            raise Unknown("a part of it is there")
+
     def _check_named(self, by: str, name: str, content: bytes) -> None:
         """What the manifest is about to name is there before it does."""
         if any(each > name for each in self.stored.objects if each.startswith(_MANIFEST)):
             return  # of a master that is none any more: nobody goes by it
         for kind, *values in decode_part(content, name).changes:
-            if kind in (COMMITTED, MERGED):
-                names = decode_segment(values[2]).names(values[0], values[1])
-                missing = [each for each in names if each not in self.stored.objects]
-                self.world.require(not missing, f"{by} writes a manifest that names {missing[:1]}, which is not there")
+            if kind in (COMMITTED, GROWN, MERGED):
+                segment = decode_segment(values[2])
+                names = segment.names(values[0], values[1])
+                checks = (segment.stored_bytes, segment.crc), (segment.messages * ENTRY_BYTES, segment.entries_crc)
+                for each, (size, crc) in zip(names, checks, strict=True):
+                    held = self.stored.objects.get(each, b"")[:size]
+                    is_there = len(held) == size and crc32(held) == crc
+                    self.world.require(is_there, f"{by} writes a manifest that names {each}, which is not there")
 
     def list(self, prefix: str, after: str, limit: int) -> list[Listed]:
         now_ms = self.tier_ms()
@@ -170,6 +190,7 @@ class SimObjects:
         self._node = node
         self._sim = SimLoop(broker, rng)
         self._to_begin: dict[Coroutine[Any, Any, None], None] = {}
+        self._ends: dict[str, int] = {}  # of what was put or appended here, and is known to be there
         self._has_ended = False
 
     def end(self) -> None:
@@ -188,6 +209,18 @@ class SimObjects:
         whole = content if isinstance(content, bytes) else b"".join(content)
         node, by = self._node, self._broker.name
         await self._ask("put", lambda: node.put(by, name, whole))
+        self._ends[name] = len(whole)
+
+    @property
+    def appends(self) -> bool:
+        return self._node.appends
+
+    async def append(self, name: str, at: int, content: Sequence[bytes]) -> None:
+        whole, node = b"".join(content), self._node
+        is_known = self._ends.pop(name, -1) == at
+        node.world.require(is_known, f"{self._broker.name} appends to {name}, and nobody told it where that ends")
+        await self._ask("append", lambda: node.append(name, at, whole))
+        self._ends[name] = at + len(whole)
 
     async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
         await self.put(name, [part async for part in parts])

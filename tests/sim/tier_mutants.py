@@ -12,9 +12,12 @@ from brokerd.tiers.commits import Commits
 from brokerd.tiers.objects.interface import ObjectStoreError
 from brokerd.tiers.service import TierService
 from brokerd.tiers.stowage import Stowage
-from brokerd.tiers.upload.uploader import Uploader
+from brokerd.tiers.upload.batches import Batch
+from brokerd.tiers.upload.uploader import Stored, Uploader
 from brokerd.transactions.table import OpenTransactions
 from remoting.tier.contents import Change
+from remoting.tier.names import ENTRY_BYTES
+from remoting.tier.segments import Segment
 from remoting.tier.stowed import StowedObject, describe, encode_block, encode_head, in_blocks
 from tests.sim.mutants import Mutant, full, scenario
 from tests.sim.stowed_timers import STOWED_TIMERS
@@ -31,9 +34,19 @@ def _nobody_waits(self: TierService) -> int | None:
     return None
 
 
-async def _entries_later(self: Uploader, batch: Any, segment: Any) -> None:
+async def _entries_later(self: Uploader, batch: Batch) -> Stored:
     """A segment counts as uploaded when its messages are there."""
+    segment = batch.segment(self._target.epoch, self._target.next_number())
     await self._objects.put(segment.messages_name(*batch.queue), [batch.messages])
+    return Stored(segment, batch.index_items)
+
+
+async def _as_if_all_were_there(self: Uploader, batch: Batch, last: Segment) -> None:
+    """An append counts as done, however it ended."""
+    messages, entries = last.names(*batch.queue)
+    with suppress(ObjectStoreError):
+        await self._objects.append(messages, last.stored_bytes, [batch.messages])
+        await self._objects.append(entries, last.messages * ENTRY_BYTES, batch.entries)
 
 
 _local_range = StoreQueues.local_range
@@ -120,6 +133,15 @@ MUTANTS = (
         "tier",
         _entries_later.__doc__ or "",
         ((Uploader, "_put_both", _entries_later),),
+        _tier,
+        within=10,
+        is_quick=False,
+    ),
+    Mutant(
+        "an append counts as done however it ended",
+        "tier",
+        _as_if_all_were_there.__doc__ or "",
+        ((Uploader, "_append_both", _as_if_all_were_there),),
         _tier,
         within=10,
         is_quick=False,

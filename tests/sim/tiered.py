@@ -38,7 +38,7 @@ from remoting.record.codec import Record, body_is_intact, decode_records
 from remoting.tier.blocks import BlockIndex, index_bytes
 from remoting.tier.contents import Queue, TierContents
 from remoting.tier.index import ITEM, decode_index
-from remoting.tier.names import LEASES, STATES, parse_stowed_name
+from remoting.tier.names import ENTRY_BYTES, LEASES, STATES, parse_stowed_name
 from remoting.tier.segments import Form, Segment
 from tests.sim.clients import TOPIC
 from tests.sim.object_store import SimObjects, SimObjectStore
@@ -227,6 +227,8 @@ class Tiered:
         history, stored = self._cluster.history, self.node.stored
         counts = {
             "objects put": len(stored.puts),
+            "appends": stored.appends,
+            "objects that are longer than what is named": self._longer(),
             "files removed": self.removed_files,
             "rounds that kept files for a topic": self.kept_rounds,
             "messages that went with them": self.removed_messages,
@@ -238,6 +240,15 @@ class Tiered:
         for broker in self._cluster.brokers:
             if broker.core.tiers.cold is not None:
                 history.operations["tier", "cold messages read"] += broker.core.tiers.cold.messages_out
+
+    def _longer(self) -> int:
+        """What an append left that ended otherwise than well, or one of a master that died."""
+        objects = self.node.stored.objects
+        return sum(
+            len(objects.get(segment.messages_name(*queue), b"")) > segment.stored_bytes
+            for queue, segments in self.node.contents().queues.items()
+            for segment in segments
+        )
 
     # ---- troubles of the store
 
@@ -259,6 +270,7 @@ class Tiered:
         else:
             if kind == "fails":
                 node.fails_before, node.fails_after = rng.choice((0, 0.2, 0.6)), rng.choice((0, 0.2, 0.6))
+                node.fails_within = rng.choice((0, 0.2, 0.6)) if node.appends else 0.0
             elif kind == "slow":
                 node.slow_ms = rng.choice((100, 1500, 4000))
             elif kind == "refuses":
@@ -333,6 +345,8 @@ class Tiered:
         objects, place = self.node.stored.objects, f"{queue.topic}/{queue.queue_id} [{segment.first}, {segment.end})"
         content = objects.get(segment.messages_name(*queue), b"")
         entries = objects.get(segment.entries_name(*queue), b"")
+        if self.node.appends:  # what is behind the segment is nothing
+            content, entries = content[: segment.stored_bytes], entries[: segment.messages * ENTRY_BYTES]
         is_whole = (len(content), crc32(content), crc32(entries)) == (
             segment.stored_bytes,
             segment.crc,

@@ -12,9 +12,9 @@ from obstore.store import MemoryStore
 from remoting.checksum import crc32
 from remoting.record.fields import store_timestamp_of
 from remoting.tier.blocks import BlockWriter
-from remoting.tier.contents import Change, Queue, TierContents, begun, committed
+from remoting.tier.contents import Change, Queue, TierContents, begun, committed, grown
 from remoting.tier.manifest import ManifestPart, Position, encode_part
-from remoting.tier.names import manifest_name
+from remoting.tier.names import ENTRY_BYTES, manifest_name
 from remoting.tier.segments import Form, Segment
 
 CLUSTER, GROUP = "c", "broker-a"
@@ -88,6 +88,29 @@ class TierFiles:
         )
         self.put(made.messages_name(*queue), stored)
         self.put(made.entries_name(*queue), entries)
+        return made
+
+    def grow(self, queue: Queue, records: Sequence[bytes]) -> Segment:
+        """Put these into the objects of the queue's last segment, and the part of the manifest that says so."""
+        last = self.contents.queues[queue].last
+        entries, place = b"", last.message_end
+        for record in records:
+            entries += struct.pack(">qiq", place, len(record), 0)
+            place += len(record)
+        content, size = b"".join(records), place - last.base
+        messages_name, entries_name = last.names(*queue)
+        self.put(messages_name, self.read(messages_name)[: last.stored_bytes] + content)
+        self.put(entries_name, self.read(entries_name)[: last.messages * ENTRY_BYTES] + entries)
+        made = last._replace(
+            end=last.end + len(records),
+            message_bytes=size,
+            stored_bytes=size,
+            last_ms=store_timestamp_of(records[-1]),
+            log_end=last.log_end + len(content),
+            crc=crc32(content, last.crc),
+            entries_crc=crc32(entries, last.entries_crc),
+        )
+        self.write(grown(queue, made))
         return made
 
     def commit(self, queue: Queue, first: int, records: Sequence[bytes]) -> Segment:

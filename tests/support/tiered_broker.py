@@ -26,10 +26,10 @@ SETTINGS = TierSettings(url="s3://bucket/prefix", commit_interval_ms=1000, commi
 class TieredBroker(AloneBroker):
     """Master from the start; topic T has two queues."""
 
-    def __init__(self, settings: TierSettings = SETTINGS) -> None:
+    def __init__(self, settings: TierSettings = SETTINGS, *, appends: bool = False) -> None:
         turns = Turns()
         steps = Steps(turns)
-        self.objects = FaultyObjects(Stored(), steps, turns, random.Random(1))
+        self.objects = FaultyObjects(Stored(), steps, turns, random.Random(1), appends=appends)
         tier = Tier(self.objects, steps.loop())
         super().__init__(MemoryDisk(), turns, STORE, HOST, tier=tier, tiers=Live(settings))
         turns.run()

@@ -68,6 +68,7 @@ class Stored:
         self.objects: dict[str, bytes] = {}
         self.times: dict[str, int] = {}
         self.puts: list[str] = []
+        self.appends = 0
         self.skew_ms = 0
 
     def put(self, name: str, content: bytes | Sequence[bytes], wall_ms: int) -> None:
@@ -76,6 +77,17 @@ class Stored:
             raise AlreadyThere(name)
         self.objects[name] = content if isinstance(content, bytes) else b"".join(content)
         self.puts.append(name)
+        self.times[name] = wall_ms + self.skew_ms
+
+    def append(self, name: str, at: int, content: bytes, wall_ms: int) -> None:
+        """Raises AlreadyThere and NotThere."""
+        held = self.objects.get(name)
+        if held is None or len(held) < at:
+            raise NotThere(name)
+        if len(held) > at:
+            raise AlreadyThere(name)
+        self.objects[name] = held + content
+        self.appends += 1
         self.times[name] = wall_ms + self.skew_ms
 
     def get(self, name: str, start: int, length: int) -> bytes:
@@ -105,10 +117,19 @@ class Stored:
 
 
 class FaultyObjects:
-    """`tiers.objects.interface.ObjectStore` for one broker. The rates are chances of each request."""
+    """`tiers.objects.interface.ObjectStore` for one broker. The rates are chances of each request; `fails_within` is of an append
+    of which a part is done.
 
-    def __init__(self, stored: Stored, steps: Steps, turns: Turns, rng: random.Random) -> None:
+    A broker that appends where it was not told that its own bytes end is found out.
+    """
+
+    def __init__(
+        self, stored: Stored, steps: Steps, turns: Turns, rng: random.Random, *, appends: bool = False
+    ) -> None:
         self.stored = stored
+        self.appends = appends
+        self.fails_within = 0.0
+        self._ends: dict[str, int] = {}  # of what was put or appended here, and is known to be there
         self._steps = steps
         self._turns = turns
         self._rng = rng
@@ -126,6 +147,21 @@ class FaultyObjects:
             raise Unknown("not done")
         self.stored.put(name, content, self._turns.wall_ms())
         await self._answer()
+        self._ends[name] = len(content) if isinstance(content, bytes) else sum(map(len, content))
+
+    async def append(self, name: str, at: int, content: Sequence[Bytes]) -> None:
+        assert self.appends
+        assert self._ends.pop(name, -1) == at, f"nobody told where {name} ends"
+        whole = b"".join(content)
+        await self._request()
+        is_whole = self._rng.random() >= self.fails_within
+        part = whole if is_whole else whole[: self._rng.randrange(len(whole))]
+        self.stored.append(name, at, part, self._turns.wall_ms())
+        if not is_whole:
+            self.faults += 1
+            raise Unknown("a part of it is there")
+        await self._answer()
+        self._ends[name] = at + len(whole)
 
     async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
         await self.put(name, [part async for part in parts])

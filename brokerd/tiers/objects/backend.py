@@ -1,4 +1,7 @@
-"""Object stores through `obstore`: a directory, memory, S3, GCS or Azure behind one API, below a broker group's directory."""
+"""Object stores through `obstore`: a directory, memory, S3, GCS or Azure behind one API, below a broker group's directory.
+
+The library puts whole objects only; so it is a directory, whose files are written here, that can append.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,10 @@ class Backend:
         self._keeps_pieces = isinstance(store, MemoryStore)  # of what it is given, and no copy
         self._listed: tuple[tuple[str, str], Page] = _NOTHING_LISTED
         self._creates = True  # it can refuse to replace an object
+
+    @property
+    def appends(self) -> bool:
+        return self._files is not None
 
     async def put(self, name: str, content: bytes | Sequence[Bytes]) -> None:
         path = f"{self._directory}/{name}"
@@ -88,6 +95,15 @@ class Backend:
         if self._files is not None:
             await self._files.make_durable(path)
             await _make_names_durable(self._files, path, name)
+
+    async def append(self, name: str, at: int, content: Sequence[Bytes]) -> None:
+        assert self._files is not None, "it cannot append"
+        try:
+            await self._files.append(f"{self._directory}/{name}", at, content)
+        except FileExistsError as error:
+            raise AlreadyThere(f"could not append to {name}: {error}") from None
+        except OSError as error:
+            raise translated(error, f"append to {name}") from error
 
     async def get(self, name: str, start: int, length: int) -> Bytes:
         path = f"{self._directory}/{name}"

@@ -18,7 +18,7 @@ from remoting.exposition import Histogram
 _T = TypeVar("_T")
 
 BOUNDS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-OPERATIONS: Final = ("put", "get", "list", "remove")
+OPERATIONS: Final = ("put", "append", "get", "list", "remove")
 
 
 @dataclass(slots=True)
@@ -47,6 +47,15 @@ class Counted:
         with self._request("put") as requests:
             await self._objects.put(name, content)
             requests.bytes += len(content) if isinstance(content, bytes) else sum(map(len, content))
+
+    @property
+    def appends(self) -> bool:
+        return self._objects.appends
+
+    async def append(self, name: str, at: int, content: Sequence[Bytes]) -> None:
+        with self._request("append") as requests:
+            await self._objects.append(name, at, content)
+            requests.bytes += sum(map(len, content))
 
     async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
         with self._request("put") as requests:

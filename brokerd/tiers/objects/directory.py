@@ -1,4 +1,5 @@
-"""Objects as files of a directory: written whole or not at all, past the system's page cache where that is possible.
+"""Objects as files of a directory: written whole or not at all, past the system's page cache where that is possible; short ones
+may grow.
 
 What was uploaded is hardly ever read soon, and a second copy of each message in the page cache would push out what consumers
 read. Names and places are those of the library, which lists and removes the files.
@@ -19,13 +20,13 @@ from typing import Final, TypeVar, TypeVarTuple
 
 from brokerd.native.memory import Pinned
 from brokerd.tiers.objects.durable import Durable
+from brokerd.tiers.objects.interface import PAST_CACHE_BYTES
 from brokerd.tiers.objects.page_memory import PAGE_BYTES, PageMemory
 from remoting.disk import Bytes, sync_path
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
-_DIRECT_BYTES: Final = 1 << 20  # less is not worth it
 _READ_DIRECTLY: Final = range(512 * 1024, 4 << 20)  # shorter ones are not, and longer ones are hardly ever read
 _WRITE_BYTES: Final = 4 << 20  # in one call
 _DRAFT_BITS: Final = 62
@@ -44,6 +45,12 @@ class DirectoryFiles:
     async def put(self, name: str, pieces: Sequence[Bytes]) -> None:
         """A new file; it has its name when its bytes are on the disk. Raises FileExistsError, OSError."""
         await self.in_thread(self._put, name, pieces)
+
+    async def append(self, name: str, at: int, pieces: Sequence[Bytes]) -> None:
+        """Make a file longer that ends at `at`; it is on the disk then. Raises FileExistsError when it ends behind that,
+        FileNotFoundError when before it or when there is none, OSError; after the last of these a part may be there.
+        """
+        await self.in_thread(self._append, name, at, pieces)
 
     async def make_durable(self, name: str) -> None:
         """What a file that others wrote contains. Raises OSError."""
@@ -73,9 +80,24 @@ class DirectoryFiles:
             with suppress(FileNotFoundError):
                 os.unlink(draft)
 
+    def _append(self, name: str, at: int, pieces: Sequence[Bytes]) -> None:
+        descriptor = self._open(name, os.O_WRONLY)
+        try:
+            end = os.fstat(descriptor).st_size
+            if end > at:
+                raise FileExistsError(errno.EEXIST, f"the file ends at {end}, behind {at}")
+            if end < at:
+                raise FileNotFoundError(errno.ENOENT, f"the file ends at {end}, before {at}")
+            for piece in pieces:
+                _write_all(descriptor, at, memoryview(piece))
+                at += len(piece)
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
     def read(self, name: str, start: int, length: int) -> Bytes:
         """So many bytes, or what there is of them; nobody can write to them. For these threads. Raises OSError."""
-        descriptor = self._open(name)
+        descriptor = self._open(name, os.O_RDONLY)
         try:
             found: Bytes | None = None
             if length in _READ_DIRECTLY:
@@ -84,9 +106,10 @@ class DirectoryFiles:
         finally:
             os.close(descriptor)
 
-    def _open(self, name: str) -> int:
+    def _open(self, name: str, flags: int) -> int:
+        """One that is there."""
         try:
-            return os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC)
+            return os.open(self._root / name, flags | os.O_CLOEXEC)
         except FileNotFoundError:
             if not self._root.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self._root)) from None
@@ -145,7 +168,7 @@ def _write(descriptor: int, pieces: Sequence[Bytes]) -> None:
 def _written_directly(descriptor: int, at: int, piece: Bytes) -> int:
     """How much of the piece, from its begin on, went past the page cache."""
     size = len(piece) - len(piece) % PAGE_BYTES
-    if at % PAGE_BYTES or size < _DIRECT_BYTES:
+    if at % PAGE_BYTES or size < PAST_CACHE_BYTES:
         return 0
     with Pinned(piece) as address:
         if address % PAGE_BYTES:

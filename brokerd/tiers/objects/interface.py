@@ -1,18 +1,22 @@
-"""An object store, as far as tiers need one: put, get a range, list, remove. Nothing is ever changed in place.
+"""An object store, as far as tiers need one: put, get a range, list, remove, and append where it can. No byte is ever changed.
 
 Every method may raise `ObjectStoreError`. After `Unknown` a put may have been carried out, then or later; so nobody puts other
-bytes under that name.
+bytes under that name. After any error of an append a part of it may be there, then or later; so nobody appends to that object any
+more.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from remoting.disk import Bytes
 from remoting.errors import LogboomError
 
 _T = TypeVar("_T")
+
+PAST_CACHE_BYTES: Final = 1 << 20
+"""So much is worth being put as an object of its own, which a directory writes past the page cache."""
 
 # `ObjectStore.get` for who may wait: a thread that is not the event loop's
 Read = Callable[[str, int, int], Bytes]
@@ -49,6 +53,10 @@ class Listed(NamedTuple):
 class ObjectStore(Protocol):
     """All names are below one directory, that of a broker group. Used from one event loop."""
 
+    @property
+    def appends(self) -> bool:
+        """Whether it can."""
+
     async def put(self, name: str, content: bytes | Sequence[Bytes]) -> None:
         """Store the object, durably; atomic: it is there as a whole or not at all. Raises AlreadyThere when it is there.
 
@@ -59,6 +67,12 @@ class ObjectStore(Protocol):
         """The same for a long object, which is never in memory as a whole; nobody else puts that name.
 
         An ObjectStoreError that the parts raise is raised here; then the object is not there.
+        """
+
+    async def append(self, name: str, at: int, content: Sequence[Bytes]) -> None:
+        """Make the object longer, durably, though not at once: others may see a part of it. It ends at `at` with what this
+        process put or appended there and was told to be there. Raises AlreadyThere when it ends behind that, and NotThere when
+        before it or when there is none; then nothing was changed.
         """
 
     async def get(self, name: str, start: int, length: int) -> Bytes:

@@ -31,6 +31,13 @@ class LateBackend:
     async def put(self, name: str, content: bytes | Sequence[Bytes]) -> None:
         await self._opened().put(name, content)
 
+    @property
+    def appends(self) -> bool:
+        return self._store is not None and self._store.appends
+
+    async def append(self, name: str, at: int, content: Sequence[Bytes]) -> None:
+        await self._opened().append(name, at, content)
+
     async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
         await self._opened().put_stream(name, parts)
 

@@ -308,7 +308,8 @@ class ColdReads:
                 raise
             segment = now
             piece = await self._first_part(wanted, min(end, now.end), now, b"")
-        if self._segments(queue).at(first) == segment:
+        named = self._segments(queue).at(first)
+        if named is not None and segment.is_part_of(named):
             self.cache.add(piece)
 
     async def _first_part(self, wanted: Wanted, end: int, segment: Segment, entries: bytes) -> Piece:

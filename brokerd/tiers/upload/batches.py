@@ -79,6 +79,26 @@ class Batch(NamedTuple):
             self.first, self.end, self.base, size, size, *times, self.log_end, *names, self.crc, self.entries_crc
         )
 
+    def follows(self, last: Segment) -> bool:
+        """Whether nothing is between the segment and these."""
+        return (self.first, self.base) == (last.end, last.message_end)
+
+    def behind(self, last: Segment) -> Segment:
+        """What the segment is once these, which follow it, are in its objects."""
+        size = last.message_bytes + self.message_bytes
+        entries_crc = last.entries_crc
+        for piece in self.entries:
+            entries_crc = crc32(piece, entries_crc)
+        return last._replace(
+            end=self.end,
+            message_bytes=size,
+            stored_bytes=size,
+            last_ms=max(last.last_ms, self.last_ms),
+            log_end=self.log_end,
+            crc=crc32(self.messages, last.crc),
+            entries_crc=entries_crc,
+        )
+
 
 class Portion(NamedTuple):
     """Messages that were copied, and what a batch says of them. Both checksums go on from those of what precedes."""

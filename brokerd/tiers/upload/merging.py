@@ -4,6 +4,10 @@ Sizes fall into ranges, each `FAN` times the one below it, down from the largest
 that is merged no more. Adjacent segments of a range or below are merged once they make one of the range above, so that each
 byte is written once for each range that it passes, and fewer than `FAN` segments of a range stand side by side. Small ones that
 are shut in, by a gap, by a larger one or because their day is over, are merged as they are: nothing comes to them any more.
+
+Where a store can append, a segment grows through the lower ranges without being written again, up to the range from which the
+largest are made: so its bytes are written once more, and then lie in one piece on a disk. What is to be compressed grows to
+much less, as merging does that.
 """
 
 from __future__ import annotations
@@ -43,6 +47,13 @@ def choose(segments: Sequence[Segment], limits: Limits) -> Sequence[Segment]:
         if not other_form and is_shut_in and limits.form is not Form.RAW and run[0].form is not limits.form:
             other_form = run
     return other_form
+
+
+def may_grow(last: Segment, first_ms: int, limits: Limits) -> bool:
+    """Whether more messages, the first of which was stored then, go to a segment rather than behind it."""
+    goal = limits.largest_bytes // (FAN if limits.form is Form.RAW else FAN**3)
+    is_of_one_span = not limits.span_ms or last.first_ms // limits.span_ms == first_ms // limits.span_ms
+    return last.form is Form.RAW and last.message_bytes < goal and is_of_one_span
 
 
 def span_ms(reserved_ms: int) -> int:

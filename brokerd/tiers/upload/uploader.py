@@ -2,17 +2,29 @@
 
 A put whose outcome is not known is made again under another name, a few times; then the queue goes back to those that wait, and
 nothing is tried for a while. Nobody names what may be there under the first name (`docs/decisions/0018-tiers.md`).
+
+Where the store can append, a small batch makes the objects of the queue's last segment longer. Only an uploader that put them
+does, as long as each of its appends ended well: it asks no store how long they are. After any other end the batch is put like a
+large one, under new names, and whatever became of the append is behind what anybody is told to read.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.loop.cold_line import Clocks, Shortly
 from brokerd.loop.scheduler import Scheduler, Timer
-from brokerd.tiers.objects.interface import AlreadyThere, ObjectStore, ObjectStoreError, Unknown
+from brokerd.tiers.objects.interface import (
+    PAST_CACHE_BYTES,
+    AlreadyThere,
+    NotThere,
+    ObjectStore,
+    ObjectStoreError,
+    Unknown,
+)
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upload.batches import Batch, Builder, Source
 from brokerd.tiers.upload.buffers import Buffers
@@ -20,6 +32,7 @@ from brokerd.tiers.upload.pending import Pending, Waiting
 from remoting.errors import CorruptedFile
 from remoting.settings import Live
 from remoting.tier.contents import Queue
+from remoting.tier.names import ENTRY_BYTES
 from remoting.tier.segments import Segment
 
 log = logging.getLogger(__name__)
@@ -28,6 +41,7 @@ _TRIES: Final = 3
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0
 _LEAST_PAUSE_S: Final = 0.01
+_ASIDE_BYTES: Final = 64 * 1024  # more is looked at by a helper thread
 
 
 class Loop(NamedTuple):
@@ -63,6 +77,20 @@ def no_loop(scheduler: Scheduler, wall_ms: Callable[[], int]) -> Loop:
     return Loop(scheduler, spawn, pause, wall_ms, in_turn, Clocks(scheduler.time, scheduler.time))
 
 
+class Stored(NamedTuple):
+    """What is in the store now: a segment, and what finds the messages that were uploaded. `grew_from` is what the segment was
+    before they came to it; None: it is new."""
+
+    segment: Segment
+    index_items: bytes
+    grew_from: Segment | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many were uploaded."""
+        return self.segment.messages - (self.grew_from.messages if self.grew_from is not None else 0)
+
+
 class Target(Protocol):
     """Where uploads go on."""
 
@@ -73,14 +101,18 @@ class Target(Protocol):
     def base_of(self, queue: Queue) -> int:
         """Where the bytes of the queue's next segment begin."""
 
+    def growing(self, queue: Queue, first_ms: int) -> Segment | None:
+        """The queue's last segment, when messages whose first one was stored then may come to it: nobody is about to take it out,
+        and nobody does while `Uploader.is_growing`."""
+
     def next_number(self) -> int:
         """One that no object of this epoch was ever named by."""
 
     def is_of_deleted(self, queue: Queue, log_end: int) -> bool:
         """Whether messages that end there in the log are of an earlier topic of the name: nobody would commit them."""
 
-    def stored(self, queue: Queue, segment: Segment, index_items: bytes) -> None:
-        """Both objects are there, whose messages are found by these; `Uploader.finished` follows."""
+    def stored(self, queue: Queue, stored: Stored) -> None:
+        """It is in both objects; `Uploader.finished` follows."""
 
     def passed(self, queue: Queue, queue_offset: int) -> None:
         """There is nothing to upload before that offset."""
@@ -112,6 +144,9 @@ class Uploader:
         self._buffered_bytes = 0
         self._timer: Timer | None = None
         self._rest: Timer | None = None  # until it nothing is tried
+        # The number and the end of the segment of each queue that was put here last, and is known to end there
+        self._ends: dict[Queue, tuple[int, int]] = {}
+        self._growing: set[Queue] = set()  # from before the append until that is committed, or came to nothing
         self._failures = 0
         self._stopped = self._is_in_trouble = False
 
@@ -138,8 +173,18 @@ class Uploader:
 
     def finished(self, queue: Queue) -> None:
         """What was `stored` of the queue is committed, or came to nothing: it may have its next turn."""
+        self._growing.discard(queue)
         self._pending.give_back(queue)
         self.wake()
+
+    def is_growing(self, queue: Queue) -> bool:
+        """Whether something is on its way into the queue's last segment."""
+        return queue in self._growing
+
+    def forget(self, topic: str) -> None:
+        """It was deleted: nothing of it grows any more."""
+        for queue in [queue for queue in self._ends if queue.topic == topic]:
+            del self._ends[queue]
 
     def stop(self) -> None:
         """Begin nothing more; what is under way ends without being told to anybody."""
@@ -177,7 +222,7 @@ class Uploader:
             self._buffered_bytes -= settings.commit_bytes
             self.wake()
 
-    async def _put(self, queue: Queue, settings: TierSettings) -> tuple[Segment, bytes] | None:
+    async def _put(self, queue: Queue, settings: TierSettings) -> Stored | None:
         """Store the next batch of the queue; None when there is none."""
         waiting = self._pending.of(queue)
         if waiting is None:
@@ -200,18 +245,11 @@ class Uploader:
                 queue, waiting, "what is there is of an earlier topic of that name, which was deleted"
             )
             return None
-        for tries in range(_TRIES):
-            segment = batch.segment(self._target.epoch, self._target.next_number())
-            try:
-                await self._put_both(batch, segment)
-            except (Unknown, AlreadyThere):  # the latter: it was carried out when it was not known, and asked for again
-                if tries == _TRIES - 1 or self._stopped:
-                    raise
-                await self._loop.pause(_FIRST_PAUSE_S)
-            else:
-                break
+        stored = await self._grown(batch) or await self._new(batch)
         self._buffers.give_back(batch.buffer)
-        return segment, batch.index_items
+        if self._objects.appends:
+            self._ends[queue] = stored.segment.number, stored.segment.end
+        return stored
 
     def _require_progress(self, queue: Queue, before: Waiting, why: str) -> None:
         """Nothing was uploaded. Raises CorruptedFile when the queue's next turn begins where this one did, as each after it."""
@@ -229,17 +267,68 @@ class Uploader:
         await self._loop.pause(0)
         return True
 
-    async def _put_both(self, batch: Batch, segment: Segment) -> None:
+    async def _grown(self, batch: Batch) -> Stored | None:
+        """Append the batch to the queue's last segment; None where that is not to be, or how it ended is not known. Raises
+        ObjectStoreError when the store takes nothing at all."""
+        last = self._growing_by(batch)
+        if last is None:
+            return None
+        self._growing.add(batch.queue)
+        try:
+            aside = batch.message_bytes > _ASIDE_BYTES
+            segment: Segment = await self._loop.aside(partial(batch.behind, last)) if aside else batch.behind(last)
+            await self._append_both(batch, last)
+        except (Unknown, AlreadyThere, NotThere) as error:
+            self._growing.discard(batch.queue)
+            if self._stopped:
+                raise
+            log.info("%s grows no more: %s", last.messages_name(*batch.queue), error)
+            return None
+        except ObjectStoreError:
+            self._growing.discard(batch.queue)
+            raise
+        return Stored(segment, batch.index_items, last)
+
+    def _growing_by(self, batch: Batch) -> Segment | None:
+        """The segment that the batch is to be appended to. Until that ended well, it is not known any more where it ends."""
+        known = self._ends.pop(batch.queue, None)
+        if known is None or batch.message_bytes >= PAST_CACHE_BYTES:
+            return None
+        last = self._target.growing(batch.queue, batch.first_ms)
+        if last is None or (last.epoch, last.number, last.end) != (self._target.epoch, *known):
+            return None
+        return last if batch.follows(last) else None
+
+    async def _append_both(self, batch: Batch, last: Segment) -> None:
+        """Messages before the entries that point to them, as below."""
+        messages, entries = last.names(*batch.queue)
+        await self._objects.append(messages, last.stored_bytes, [batch.messages])
+        await self._objects.append(entries, last.messages * ENTRY_BYTES, batch.entries)
+
+    async def _new(self, batch: Batch) -> Stored:
+        """Put the batch as a segment of its own. Raises ObjectStoreError."""
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._put_both(batch)
+            except (Unknown, AlreadyThere):  # the latter: it was carried out when it was not known, and asked for again
+                if self._stopped:
+                    raise
+                await self._loop.pause(_FIRST_PAUSE_S)
+        return await self._put_both(batch)
+
+    async def _put_both(self, batch: Batch) -> Stored:
         """Messages before the entries that point to them (storage.md 4.3)."""
+        segment = batch.segment(self._target.epoch, self._target.next_number())
         await self._objects.put(segment.messages_name(*batch.queue), [batch.messages])
         await self._objects.put(segment.entries_name(*batch.queue), batch.entries)
+        return Stored(segment, batch.index_items)
 
-    def _succeeded(self, queue: Queue, stored: tuple[Segment, bytes] | None) -> None:
+    def _succeeded(self, queue: Queue, stored: Stored | None) -> None:
         self._end_trouble()
         if stored is None:
             self._pending.give_back(queue)
         else:
-            self._target.stored(queue, *stored)
+            self._target.stored(queue, stored)
 
     def _end_trouble(self) -> None:
         self._failures, self._is_in_trouble = 0, False

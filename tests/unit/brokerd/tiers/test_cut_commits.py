@@ -6,8 +6,11 @@ import pytest
 
 from brokerd.store.draft import Draft
 from brokerd.tiers import table
+from remoting.tier.contents import Queue
+from tests.unit.brokerd.tiers.test_model import GROWING
 from tests.unit.brokerd.tiers.world import HOST, SHORT, World
 
+QUEUE = Queue("Orders", 0)
 QUEUES = [(topic, queue_id) for topic in ("Orders", SHORT) for queue_id in (0, 1)]
 
 
@@ -44,3 +47,36 @@ def test_a_master_that_died_between_the_records_of_a_commit(monkeypatch: pytest.
     assert (tiers.is_open, tiers.trouble) == (True, "")
     assert [tiers.range_of(*queue).end for queue in QUEUES] == [1] * len(QUEUES)
     assert not len(tiers.pending)
+
+
+def go_on(world: World) -> None:
+    """By what falls due, or a millisecond."""
+    if world.turns.is_due:
+        world.turns.run_one()
+    else:
+        world.turns.pass_s(0.001)
+
+
+def test_a_master_that_died_at_any_moment_of_an_append() -> None:
+    """The next one has each message once, also when the dead one wakes up."""
+    seen, step = set[tuple[int, int]](), 0
+    while (2, 6) not in seen:
+        world = World(3, GROWING, appends=True)
+        world.turns.run(5000)
+        tiers, end = world.core.tiers, 0
+        for end in (3, 6):
+            for _ in range(3):
+                world.send_one(*QUEUE)
+            if end == 3:
+                world.turns.run(5000)
+        while not tiers.is_growing(QUEUE):
+            go_on(world)
+        for _ in range(step):
+            go_on(world)
+        seen.add((world.stored.appends, tiers.range_of(*QUEUE).end))
+        world.restart(leaves_zombie=step % 4 == 0)
+        world.send_one(*QUEUE)
+        world.finish()
+        assert world.core.tiers.range_of(*QUEUE).end == end + 1
+        step += 2
+    assert seen == {(0, 3), (1, 3), (2, 3), (2, 6)}

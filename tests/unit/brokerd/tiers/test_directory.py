@@ -199,3 +199,83 @@ async def test_of_a_directory_that_is_away_nobody_says_that_it_lost_something(st
     (tmp_path / "tier").rename(tmp_path / "away")
     with pytest.raises(Refused, match="something else is in the place of the directory"):
         await store.get(NAME, 0, 1)
+
+
+# ---- what is appended
+
+
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How long files were when they were made durable."""
+    lengths, plain = list[int](), os.fdatasync
+
+    def sync(descriptor: int) -> None:
+        lengths.append(os.fstat(descriptor).st_size)
+        plain(descriptor)
+
+    monkeypatch.setattr("brokerd.tiers.objects.directory.os.fdatasync", sync)
+    return lengths
+
+
+async def test_a_file_gets_longer_and_is_durable_each_time(
+    store: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths, rng = synced(monkeypatch), random.Random(11)
+    content = rng.randbytes(3 << 20)
+    await store.put(NAME, [at_a_page(content)])
+    for size in (1, 4095, 4096, 100_000, 7):
+        piece = rng.randbytes(size)
+        await store.append(NAME, len(content), [piece[: size // 2], memoryview(piece)[size // 2 :]])
+        content += piece
+        assert lengths[-1] == len(content), "all of it was written before that"
+        assert bytes(await store.get(NAME, len(content) - (1 << 20), 1 << 20)) == content[-(1 << 20) :]
+    assert await store.get_all(NAME, LONG) == content
+    assert files_of(tmp_path) == ["object"]
+
+
+@pytest.mark.parametrize(("at", "error"), [(2, AlreadyThere), (4, NotThere), (0, AlreadyThere), (1 << 40, NotThere)])
+async def test_nobody_writes_but_at_a_files_end(store: Backend, at: int, error: type[ObjectStoreError]) -> None:
+    await store.put(NAME, b"abc")
+    with pytest.raises(error):
+        await store.append(NAME, at, [b"d"])
+    assert await store.get_all(NAME, 10) == b"abc"
+
+
+async def test_a_file_that_is_gone_is_not_made_again(store: Backend, tmp_path: Path) -> None:
+    with pytest.raises(NotThere):
+        await store.append(NAME, 0, [b"d"])
+    await store.put(NAME, b"abc")
+    await store.remove([NAME])
+    with pytest.raises(NotThere):
+        await store.append(NAME, 3, [b"d"])
+    assert files_of(tmp_path) == []
+    (tmp_path / "tier").rename(tmp_path / "away")
+    with pytest.raises(Refused, match="something else is in the place of the directory"):
+        await store.append(NAME, 3, [b"d"])
+
+
+async def test_what_may_be_lost_is_not_known_to_be_there(
+    store: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    await store.put(NAME, b"abc")
+    monkeypatch.setattr("brokerd.tiers.objects.directory.os.fdatasync", broken)
+    with pytest.raises(Unknown, match="Input/output error"):
+        await store.append(NAME, 3, [b"d"])
+    monkeypatch.undo()
+    assert await store.get_all(NAME, 10) == b"abcd", "and so nobody may append a second time"
+    with pytest.raises(AlreadyThere):
+        await store.append(NAME, 3, [b"e"])
+
+
+async def test_writes_that_are_cut_short_go_on(store: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.pwrite
+
+    def short(descriptor: int, content: memoryview, offset: int) -> int:
+        return whole(descriptor, content[:100], offset)
+
+    await store.put(NAME, b"abc")
+    monkeypatch.setattr("brokerd.tiers.objects.directory.os.pwrite", short)
+    await store.append(NAME, 3, [bytes(350), b"end"])
+    assert await store.get_all(NAME, 1000) == b"abc" + bytes(350) + b"end"

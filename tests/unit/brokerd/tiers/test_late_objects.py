@@ -21,9 +21,14 @@ async def test_a_directory_that_is_not_there_yet_is_opened_when_it_is(
     assert "sends go on" in caplog.text
     with pytest.raises(Refused, match="the directory cannot be used"):
         await objects.put("a", b"1")
+    with pytest.raises(Refused, match="the directory cannot be used"):
+        await objects.append("a", 1, [b"2"])
+    assert not objects.appends
     place.unlink()
     await objects.put("a", b"1")
-    assert await objects.get_all("a", 10) == b"1"
+    assert objects.appends
+    await objects.append("a", 1, [b"2"])
+    assert await objects.get_all("a", 10) == b"12"
     assert [each.name for each in await objects.list("a")] == ["a"]
 
 

@@ -15,7 +15,7 @@ from brokerd.tiers.objects.backend import open_backend
 from brokerd.tiers.objects.interface import ObjectStoreError, Unknown
 from brokerd.tiers.reconcile import adopt, difference
 from brokerd.tiers.settings import TierSettings
-from remoting.tier.contents import Change, Queue, TierContents, committed, expired, merged
+from remoting.tier.contents import Change, Queue, TierContents, committed, expired, grown, merged
 from remoting.tier.manifest import Followed, ManifestPart, Position, decode_part, encode_part, in_pieces
 from remoting.tier.segments import Segment
 
@@ -270,6 +270,62 @@ def test_a_new_master_adopts_what_its_own_log_agrees_with() -> None:
     assert [each.end for each in in_full(adopt(own, found, other_log, 9000)).queues[QUEUE]] == [10]  # type: ignore[arg-type]
 
 
+def adopted(own: TierContents, changes: list[Change], end: int) -> list[Segment]:
+    """What a new master has, whose log goes apart there from that of the manifest."""
+    part = ManifestPart(Position(4, 1), False, EPOCHS, changes)
+    epochs = [EpochEntry(1, 0), EpochEntry(4, 5000), EpochEntry(5, end)]
+    contents = in_full(adopt(own, [part], epochs, end + 1000))
+    return list(contents.queues.get(QUEUE, ()))
+
+
+def longer(last: Segment, end: int, log_end: int) -> Segment:
+    size = (end - last.first) * 100
+    return last._replace(end=end, message_bytes=size, stored_bytes=size, log_end=log_end, crc=end, entries_crc=end)
+
+
+def test_a_segment_that_grew_with_messages_that_were_lost_is_what_it_was_before_them() -> None:
+    first, begun = segment(0, 10, 1000), segment(10, 20, 6000)
+    forms = [longer(begun, 20 + 5 * number, 6000 + 500 * number) for number in range(1, 6)]
+    changes = [committed(QUEUE, begun), *(grown(QUEUE, each) for each in forms)]
+    own = contents_of([committed(QUEUE, first)])
+    assert adopted(own, changes, 8500) == [first, forms[4]]
+    assert adopted(own, changes, 7999) == [first, forms[2]]
+    assert adopted(own, changes, 6499) == [first, begun]
+    assert adopted(own, changes, 5999) == [first]
+    behind = segment(45, 50, 9000)
+    assert adopted(own, [*changes, committed(QUEUE, behind)], 7999) == [first, forms[2]]
+    known = contents_of([committed(QUEUE, first), committed(QUEUE, begun), grown(QUEUE, forms[1])])
+    assert adopted(known, changes[3:], 5500) == [first, forms[1]], "what the own log names is right"
+
+
+def test_a_segment_that_grew_and_was_merged_is_put_back_as_it_was_last() -> None:
+    begun, behind = segment(10, 20, 6000), segment(30, 40, 7500)
+    grew = [longer(begun, 25, 6500), longer(begun, 30, 7000)]
+    whole = segment(10, 40, 7500)._replace(number=99)
+    changes = [
+        committed(QUEUE, begun),
+        *(grown(QUEUE, each) for each in grew),
+        committed(QUEUE, behind),
+        merged(QUEUE, whole),
+    ]
+    own = contents_of([committed(QUEUE, segment(0, 10, 1000))])
+    assert adopted(own, changes, 7500)[1:] == [whole]
+    assert adopted(own, changes, 7499)[1:] == [grew[1]]
+    assert adopted(own, changes, 6999)[1:] == [grew[0]]
+    assert adopted(own, changes, 5999)[1:] == []
+
+
+def test_of_what_was_merged_twice_the_last_that_is_right_is_put_back() -> None:
+    """What that was made of may be removed by now."""
+    parts = [segment(at, at + 10, 6000 + at) for at in range(10, 40, 10)]
+    pair, archived = segment(10, 30, 6020)._replace(number=98), segment(10, 30, 6020)._replace(number=99)
+    whole = segment(10, 40, 6030)._replace(number=100)
+    changes = [committed(QUEUE, each) for each in parts] + [merged(QUEUE, each) for each in (pair, archived, whole)]
+    own = contents_of([committed(QUEUE, segment(0, 10, 1000))])
+    assert adopted(own, changes, 6029)[1:] == [archived]
+    assert adopted(own, changes, 6019)[1:] == parts[:1]
+
+
 def test_the_difference_makes_the_one_of_the_other() -> None:
     before = contents_of(
         [committed(QUEUE, segment(0, 10)), committed(QUEUE, segment(10, 20)), committed(Queue("B", 0), segment(0, 5))]
@@ -277,11 +333,12 @@ def test_the_difference_makes_the_one_of_the_other() -> None:
     after = before.copy()
     for change in (merged(QUEUE, segment(0, 20)), committed(QUEUE, segment(20, 30)), ["dropped", "B"]):
         after.apply(change)
-    later = after.copy()
+    later, grew = after.copy(), after.copy()
     later.apply(expired(QUEUE, 25))
+    grew.apply(grown(QUEUE, longer(after.queues[QUEUE].last, 35, 100)))
     empty = TierContents()
-    for one in (before, after, later, empty):
-        for other in (before, after, later, empty):
+    for one in (before, after, later, grew, empty):
+        for other in (before, after, later, grew, empty):
             made = one.copy()
             for change in in_full(difference(one, other)):
                 made.apply(change)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from brokerd.tiers.removal import Removal
 from remoting.errors import LogboomError
 from remoting.tier.index import IndexObject
 from remoting.tier.segments import QueueSegments
-from tests.unit.brokerd.tiers.world import World, Wrong
+from tests.unit.brokerd.tiers.world import SETTINGS, World, Wrong
 
+GROWING = replace(SETTINGS, segment_bytes=1 << 20)
 SEEDS = 40
 ROWS = 3
 STEPS = 60
@@ -31,10 +33,13 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "PARTS_BEFORE_CHECKPOINT", 8)
 
 
-def test_no_story_loses_a_message() -> None:
-    worlds = [World(seed) for seed in range(SEEDS)]
+@pytest.mark.parametrize("appends", [False, True], ids=["puts", "appends"])
+def test_no_story_loses_a_message(appends: bool) -> None:
+    worlds = [World(seed, GROWING if appends else SETTINGS, appends=appends) for seed in range(SEEDS)]
     for world in worlds:
         world.run(STEPS)
+    assert sum(world.stored.appends > 10 for world in worlds) == (SEEDS if appends else 0)
+    assert (sum(world.left_behind for world in worlds) > 10) == appends
     assert sum(world.cold_reads for world in worlds) > 30
     assert sum(world.misses for world in worlds) > 50
     assert sum(world.viewed for world in worlds) > 10

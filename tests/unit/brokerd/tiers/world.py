@@ -18,13 +18,15 @@ from brokerd.store.queues.queue_reads import Boundary, GetStatus
 from brokerd.store.settings import StoreSettings
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upkeep import Upkeep
+from remoting.checksum import crc32
 from remoting.errors import LogboomError
 from remoting.record.codec import Record, decode_record
 from remoting.record.hosts import pack_host
 from remoting.settings import Live
 from remoting.tier.contents import Queue
 from remoting.tier.index import part_of
-from remoting.tier.segments import Form
+from remoting.tier.names import ENTRY_BYTES
+from remoting.tier.segments import Form, Segment
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk, MemoryFile
 from tests.support.tiers import FaultyObjects, Steps, Stored
@@ -62,8 +64,9 @@ class Wrong(AssertionError):
 class World:
     """One story."""
 
-    def __init__(self, seed: int, settings: TierSettings = SETTINGS) -> None:
+    def __init__(self, seed: int, settings: TierSettings = SETTINGS, *, appends: bool = False) -> None:
         self.rng = random.Random(seed)
+        self.appends = appends
         self.settings = Live(settings)
         self.turns = Turns()
         self.disk = MemoryDisk()
@@ -74,7 +77,7 @@ class World:
         self.sent: dict[tuple[str, int], dict[int, bytes]] = {}
         self.keys: dict[tuple[str, int, int], str] = {}
         self.gone: dict[tuple[str, int], set[int]] = {}  # never in the tier, and not in the files any more
-        self.indexes_that_expire = 0
+        self.indexes_that_expire = self.left_behind = 0
         self.losses = self.cold_reads = self.misses = self.viewed = self.queried = self.faults = 0
         self.starts = self.zombies = self.removed_files = self.archived = self.switched = 0
         self.not_kept: set[str] = set()  # topics that somebody switched off
@@ -92,7 +95,7 @@ class World:
         self.starts += 1
         self.epoch += self.rng.randint(1, 3)
         self.steps = Steps(self.turns)
-        self.objects = FaultyObjects(self.stored, self.steps, self.turns, self.rng)
+        self.objects = FaultyObjects(self.stored, self.steps, self.turns, self.rng, appends=self.appends)
         self.lives.append(self.objects)
         epochs = self.broker.replica.epochs if self.starts > 1 else []
         self.broker = AloneBroker(
@@ -189,16 +192,19 @@ class World:
 
     def send(self, count: int) -> None:
         for _ in range(count):
-            topic, queue_id = self.rng.choice(list(TOPICS)), self.rng.randrange(QUEUES)
-            body = self.rng.randbytes(self.rng.choice([0, 10, 200, 200, 200, 3000, 9000]))
-            offset = self.store.queue_offsets.next(topic, queue_id)
-            key = f"k{self.rng.randrange(KEYS)}"
-            properties = f"KEYS\x01all {key}\x02UNIQ_KEY\x01{self.starts}-{len(self.keys)}-{offset}\x02".encode()
-            self.core.record_log.append_messages([Draft(topic, queue_id, body, properties, self.turns.wall_ms(), HOST)])
-            self.keys[topic, queue_id, offset] = key
-            self.sent.setdefault((topic, queue_id), {})[offset] = body
-            self.sent_ms.setdefault((topic, queue_id), {})[offset] = self.turns.wall_ms()
+            self.send_one(self.rng.choice(list(TOPICS)), self.rng.randrange(QUEUES))
         self.turns.run()
+
+    def send_one(self, topic: str, queue_id: int) -> None:
+        """Nothing becomes of it before the next turn."""
+        body = self.rng.randbytes(self.rng.choice([0, 10, 200, 200, 200, 3000, 9000]))
+        offset = self.store.queue_offsets.next(topic, queue_id)
+        key = f"k{self.rng.randrange(KEYS)}"
+        properties = f"KEYS\x01all {key}\x02UNIQ_KEY\x01{self.starts}-{len(self.keys)}-{offset}\x02".encode()
+        self.core.record_log.append_messages([Draft(topic, queue_id, body, properties, self.turns.wall_ms(), HOST)])
+        self.keys[topic, queue_id, offset] = key
+        self.sent.setdefault((topic, queue_id), {})[offset] = body
+        self.sent_ms.setdefault((topic, queue_id), {})[offset] = self.turns.wall_ms()
 
     def remove_files(self, *, needs_room: bool) -> None:
         """Retention: the oldest files go, unless somebody needs them; a full disk does not wait for uploads."""
@@ -224,6 +230,7 @@ class World:
         objects = self.objects
         objects.fails_before = self.rng.choice([0, 0, 0.2, 0.6])
         objects.fails_after = self.rng.choice([0, 0, 0.2, 0.6])
+        objects.fails_within = self.rng.choice([0, 0, 0.3]) if self.appends else 0.0
         objects.is_down = self.rng.random() < 0.1
         objects.is_refusing = self.rng.random() < 0.1
         objects.has_no_manifest = self.rng.random() < 0.2
@@ -237,7 +244,7 @@ class World:
 
     def heal(self) -> None:
         for objects in self.lives:
-            objects.fails_before = objects.fails_after = 0.0
+            objects.fails_before = objects.fails_after = objects.fails_within = 0.0
             objects.is_down = objects.is_refusing = objects.has_no_manifest = False
             objects.slow_s = 0.01
 
@@ -295,13 +302,21 @@ class World:
             for segment in segments:
                 named.update(segment.names(*queue))
                 self.archived += segment.form is Form.BLOCKS
-                if len(self.stored.objects.get(segment.messages_name(*queue), b"")) != segment.stored_bytes:
-                    raise Wrong(f"{queue} has another object than {segment}")
+                self._check_stored(queue, segment)
         there = {name for name in self.stored.objects if not name.startswith(("manifest/", "state/"))}
         if not named <= there:
             raise Wrong(f"not there: {sorted(named - there)[:3]}")
         if after_a_day and there - named:
             raise Wrong(f"nobody names {sorted(there - named)[:3]}")
+
+    def _check_stored(self, queue: Queue, segment: Segment) -> None:
+        """Its objects are what was stored; they may be longer where somebody could append."""
+        sizes, checksums = (segment.stored_bytes, segment.messages * ENTRY_BYTES), (segment.crc, segment.entries_crc)
+        for name, size, checksum in zip(segment.names(*queue), sizes, checksums, strict=True):
+            content = self.stored.objects.get(name, b"")
+            self.left_behind += len(content) > size
+            if crc32(content[:size]) != checksum or len(content) < size or (len(content) > size and not self.appends):
+                raise Wrong(f"{queue} has another object than {segment}")
 
     def _check_expiry(self) -> None:
         """Nothing stays much longer than it is reserved (storage.md 8.7, P-38)."""

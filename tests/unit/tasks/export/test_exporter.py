@@ -98,6 +98,19 @@ def test_a_file_has_the_messages_of_one_day(world: World) -> None:
     assert not world.exporter().has_work("orders", is_wanted=True)
 
 
+def test_segments_that_grow_make_the_files_that_others_make(world: World) -> None:
+    other = World()
+    other.stored(0, 50)
+    world.stored(0, 7)
+    for first in range(7, 50, 5):
+        world.export()
+        end = min(first + 5, 50)
+        world.tier.grow(QUEUE, [untidy(*QUEUE, each, BEGIN_MS + each * HOUR_MS, 50) for each in range(first, end)])
+    world.export()
+    other.export()
+    assert world.offsets() == other.offsets() == list(range(50))
+
+
 def _days(table: pa.Table) -> set[Any]:
     return {each.date() for each in table["store_ts"].to_pylist()}
 

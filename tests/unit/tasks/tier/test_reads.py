@@ -73,6 +73,20 @@ def test_packed_messages_too(monkeypatch: pytest.MonkeyPatch, portion_bytes: int
         read(tier, start, end)
 
 
+def test_of_a_segment_that_grew_everybody_reads_what_he_was_told_of(tier: TierFiles) -> None:
+    before = tier.contents.queues[QUEUE].last
+    after = tier.grow(QUEUE, records(40, 47))
+    for name in after.names(*QUEUE):
+        tier.put(name, tier.read(name) + b"left by an append that failed")
+    assert read(tier, 35, 47) == records(35, 47)
+    assert read(tier, 39, 41) == records(39, 41)
+    bodies = portions(objects_of(tier), QUEUE, before, 35, 40)
+    assert b"".join(bodies) == b"".join(records(35, 40)), "its checksum is that of its own bytes"
+    manifest = Manifest(objects_of(tier))
+    manifest.refresh()
+    assert list(manifest.contents.queues[QUEUE]) == list(tier.contents.queues[QUEUE])
+
+
 def test_damage_is_told(tier: TierFiles) -> None:
     segment = tier.contents.queues[QUEUE].at(10)
     assert segment is not None

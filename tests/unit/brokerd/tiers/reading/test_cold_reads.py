@@ -102,6 +102,25 @@ class Reader:
         return list(found.records)
 
 
+async def test_what_was_fetched_while_its_segment_grew_is_kept_and_nothing_behind_the_segment_is_read() -> None:
+    reader = Reader()
+    cold = reader.cold()
+    later = [untidy(*QUEUE, number, 1000 + number) for number in range(MESSAGES, MESSAGES + 9)]
+    assert cold.read(*QUEUE, 0, MESSAGES, MESSAGES, 1 << 30, None).is_coming
+    grew = reader.files.grow(QUEUE, later)
+    for name in grew.names(*QUEUE):
+        reader.files.put(name, reader.files.read(name) + b"left by an append that failed")
+    await reader.fetched()
+    asked = len(reader.asked)
+    assert list(cold.read(*QUEUE, 0, MESSAGES + 9, MESSAGES, 1 << 30, None).records) == reader.records
+    assert len(reader.asked) == asked
+    assert (cold.range(*QUEUE), cold.run_end(*QUEUE, 0)) == ((0, MESSAGES + 9), MESSAGES + 9)
+    assert cold.read(*QUEUE, MESSAGES, MESSAGES + 99, 99, 1 << 30, None).is_coming
+    await reader.fetched()
+    assert list(cold.read(*QUEUE, MESSAGES, MESSAGES + 99, 99, 1 << 30, None).records) == later
+    assert cold.read(*QUEUE, MESSAGES + 9, MESSAGES + 99, 99, 1 << 30, None).is_missing
+
+
 async def test_where_threads_read_the_loop_hears_of_a_fetch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reader, "by_threads", True)
     reader, heard = Reader(), hearing(monkeypatch)

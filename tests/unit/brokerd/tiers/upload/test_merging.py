@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from brokerd.tiers.upload.merging import FAN, SHUT_IN, Limits, choose, span_ms
+from brokerd.tiers.upload.merging import FAN, SHUT_IN, Limits, choose, may_grow, span_ms
 from remoting.tier.segments import Form, QueueSegments, Segment
 
 MIB = 1 << 20
@@ -85,3 +85,42 @@ def test_an_archive_is_made_of_what_is_large_and_of_what_is_merged() -> None:
         segments.add(after(segments, size))
     settle(segments, Limits(LARGEST, 0, Form.BLOCKS))
     assert [each.form for each in segments] == [Form.BLOCKS, Form.BLOCKS, Form.RAW, Form.RAW]
+
+
+def longer(last: Segment, size: int, at_ms: int) -> Segment:
+    whole = last.message_bytes + size
+    return last._replace(
+        end=last.end + 1, message_bytes=whole, stored_bytes=whole, last_ms=at_ms, log_end=last.log_end + size
+    )
+
+
+@pytest.mark.parametrize(("size", "form", "copies"), [(300, Form.RAW, 1), (40_000, Form.RAW, 1), (300, Form.BLOCKS, 3)])
+def test_what_grows_is_written_once_more_and_segments_stay_few(size: int, form: Form, copies: int) -> None:
+    segments, limits, written, most = QueueSegments(), Limits(LARGEST // 64, 0, form), 0, 0
+    for number in range(20_000):
+        if len(segments) and may_grow(segments.last, number, limits):
+            segments.grow(longer(segments.last, size, number))
+            continue
+        segments.add(after(segments, size, number))
+        while chosen := list(choose(list(segments)[:-1], limits)):  # the last one is young
+            segments.replace(as_one(chosen, form))
+            written += sum(each.message_bytes for each in chosen)
+        most = max(most, len(segments) - segments.message_end * 2 // limits.largest_bytes)
+    assert most <= copies * FAN
+    assert written <= copies * segments.message_end
+
+
+def test_a_segment_grows_within_a_span_of_time_and_a_range_of_sizes() -> None:
+    segments = QueueSegments()
+    last = after(segments, 32 * MIB - 1, 5 * HOUR_MS)
+    always, hourly = Limits(1 << 30, 0, Form.RAW), Limits(1 << 30, HOUR_MS, Form.RAW)
+    assert may_grow(last, 99 * HOUR_MS, always)
+    assert not may_grow(longer(last, 1, 5 * HOUR_MS), 5 * HOUR_MS, always), "32 of them make the largest one"
+    assert [may_grow(last, at_ms, hourly) for at_ms in (5 * HOUR_MS, 6 * HOUR_MS - 1, 6 * HOUR_MS)] == [
+        True,
+        True,
+        False,
+    ]
+    assert not may_grow(last._replace(form=Form.BLOCKS), 5 * HOUR_MS, always)
+    archived = always._replace(form=Form.BLOCKS)
+    assert [may_grow(after(segments, size), 0, archived) for size in (32 * 1024 - 1, 32 * 1024)] == [True, False]

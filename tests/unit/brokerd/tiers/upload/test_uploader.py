@@ -16,11 +16,12 @@ from brokerd.tiers.objects.interface import ObjectStoreError
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upload.batches import Source
 from brokerd.tiers.upload.pending import Pending, Waiting
-from brokerd.tiers.upload.uploader import Uploader
+from brokerd.tiers.upload.uploader import Stored, Uploader
 from remoting.settings import Live
 from remoting.tier.contents import Queue
 from remoting.tier.segments import Segment
-from tests.support.tiers import FaultyObjects, Steps, Stored
+from tests.support.tiers import FaultyObjects, Steps
+from tests.support.tiers import Stored as Store
 from tests.support.turns import Turns
 from tests.unit.tasks.tier.messages import untidy
 
@@ -60,8 +61,11 @@ class Master:
     def is_of_deleted(self, queue: Queue, log_end: int) -> bool:
         return False
 
-    def stored(self, queue: Queue, segment: Segment, index_items: bytes) -> None:
-        self.segments.append(segment)
+    def growing(self, queue: Queue, first_ms: int) -> Segment | None:
+        return None
+
+    def stored(self, queue: Queue, stored: Stored) -> None:
+        self.segments.append(stored.segment)
 
     def passed(self, queue: Queue, queue_offset: int) -> None:
         raise AssertionError("all of it is there")
@@ -74,7 +78,7 @@ class Master:
 def test_what_an_earlier_life_began_lets_nobody_upload_twice(fails: bool) -> None:
     turns = Turns()
     steps, pending, source = Steps(turns), Pending(), Source(Reads(), PlainKeys())
-    slow = FaultyObjects(Stored(), steps, turns, random.Random(1))
+    slow = FaultyObjects(Store(), steps, turns, random.Random(1))
     slow.slow_s, slow.fails_before = 60.0, 1.0 if fails else 0.0
     earlier = Uploader(pending, source, slow, Master(1), steps.loop(), Live(SETTINGS))
     pending.put(QUEUE, Waiting(0, 5, 0, turns.wall_ms()), 10)
@@ -85,7 +89,7 @@ def test_what_an_earlier_life_began_lets_nobody_upload_twice(fails: bool) -> Non
     pending.clear()
 
     pending.put(QUEUE, Waiting(0, 5, 0, turns.wall_ms()), 10)
-    slower = FaultyObjects(Stored(), steps, turns, random.Random(1))
+    slower = FaultyObjects(Store(), steps, turns, random.Random(1))
     slower.slow_s = 10_000.0
     master = Master(2)
     uploader = Uploader(pending, source, slower, master, steps.loop(), Live(replace(SETTINGS)))
@@ -110,8 +114,8 @@ class OfDeleted(Master):
         self.looks += 1
         return queue == self.queue
 
-    def stored(self, queue: Queue, segment: Segment, index_items: bytes) -> None:
-        super().stored(queue, segment, index_items)
+    def stored(self, queue: Queue, stored: Stored) -> None:
+        super().stored(queue, stored)
         if queue == self.queue:
             self.uploader.finished(queue)
 
@@ -120,7 +124,7 @@ def test_what_nobody_would_commit_is_not_uploaded_and_looked_at_less_and_less_of
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     turns = Turns()
-    steps, pending, stored = Steps(turns), Pending(), Stored()
+    steps, pending, stored = Steps(turns), Pending(), Store()
     objects = FaultyObjects(stored, steps, turns, random.Random(1))
     objects.slow_s = 1.0
     master = OfDeleted(QUEUE)
@@ -167,7 +171,7 @@ class NoReads(Reads):
 def test_a_queue_of_which_nothing_can_be_read_is_tried_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
     turns = Turns()
     steps, pending = Steps(turns), Pending()
-    objects = FaultyObjects(Stored(), steps, turns, random.Random(1))
+    objects = FaultyObjects(Store(), steps, turns, random.Random(1))
     master = NothingThere(pending, turns)
     uploader = Uploader(pending, Source(NoReads(), PlainKeys()), objects, master, steps.loop(), Live(SETTINGS))
     pending.put(QUEUE, Waiting(0, 5, 0, turns.wall_ms()), 10)
