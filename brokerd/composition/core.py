@@ -227,6 +227,11 @@ class BrokerCore:
         finally:
             self._dispatch()
 
+    def show(self) -> None:
+        """Have consumers see what is confirmed, now: for who was not answered by the loop."""
+        if self._advance_scheduled and self._damaged_since_s is None:
+            self._dispatch()
+
     def _dispatch(self) -> None:
         self._stop_gathering()
         self._advance_scheduled = False

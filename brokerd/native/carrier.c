@@ -76,6 +76,7 @@ EXPORT int64_t native_carrier_bytes(void) { return sizeof(struct carrier); }
 /* Make a carrier of memory that is zero, with two eventfds that do not block. 0 when the system has no room for it. */
 EXPORT int32_t native_carrier_begin(struct carrier *carrier, struct lane *lane, int32_t event, int32_t summons) {
     carrier->lane = lane;
+    atomic_store(&lane->times, 1); /* 0 is no time at which it was missed */
     carrier->event = event;
     carrier->summons = summons;
     return sem_init(&carrier->bell, 0, 0) == 0;
@@ -252,7 +253,11 @@ static uint64_t attend(struct carrier *carrier, uint64_t done, struct room *room
         (void)heard;
     }
     for (int n = 0; n < senders; n++)
-        if (polled[1 + stays + n].revents || room->senders[n]->is_behind) ready[ready_count++] = room->senders[n];
+        if (room->senders[n]->is_behind == PASSED_OVER) ready[ready_count++] = room->senders[n];
+    for (int n = 0; n < senders; n++) {
+        int is_behind = room->senders[n]->is_behind;
+        if (is_behind != PASSED_OVER && (is_behind || polled[1 + stays + n].revents)) ready[ready_count++] = room->senders[n];
+    }
     for (int n = stays - 1; n >= 0; n--) { /* who takes the place of one that is given back had his turn, or came meanwhile */
         if (!polled[1 + n].revents) continue;
         if (atomic_load(&carrier->recalled)) return done; /* the loop may wait for that; who is ready is so the next time */

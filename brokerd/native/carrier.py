@@ -355,9 +355,11 @@ class Carrier:
 
     def _heard(self) -> None:
         os.eventfd_read(self._event)
-        if self.lane_listener is not None:
-            self.lane_listener()
-        self._go_on()
+        try:
+            if self.lane_listener is not None:
+                self.lane_listener()
+        finally:
+            self._go_on()
 
     def _go_on(self) -> None:
         """See what is done; who waited for it goes on."""

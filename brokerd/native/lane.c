@@ -34,7 +34,7 @@ static int64_t now_ns(void) {
 
 void begin_sender(struct sender *sender, const uint8_t *peer, int64_t peer_length, int32_t descriptor) {
     sender->descriptor = descriptor;
-    sender->is_behind = 0;
+    sender->is_behind = NOT_BEHIND;
     sender->peer_length = peer_length;
     memcpy(sender->peer, peer, (size_t)peer_length);
     sender->sent = (struct sent){0};
@@ -99,7 +99,9 @@ static int take(struct lane *lane, struct sender **senders, int count) {
         lane->sizes[n] = is_looked_at ? progress->answers_end - end : 0;
         end += (int)lane->sizes[n];
         sender->sent.frames += is_looked_at ? progress->frames : 0;
-        sender->is_behind = is_at_end ? progress->frames == MOST_SENT : results->stop == STOP_ROOM || !is_looked_at;
+        if (is_at_end) sender->is_behind = progress->frames == MOST_SENT ? HAS_MORE : NOT_BEHIND;
+        else if (is_looked_at && results->stop != STOP_ROOM) sender->is_behind = NOT_BEHIND;
+        else sender->is_behind = is_looked_at && progress->frames ? HAS_MORE : PASSED_OVER;
         if (is_looked_at && !is_at_end && results->stop != STOP_ROOM) atomic_store(&sender->is_wanted, 1);
     }
     memcpy(lane->answers, areas->answers, (size_t)results->answers_size);

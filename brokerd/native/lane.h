@@ -15,9 +15,12 @@ struct sent { /* of a sender, lane.py has the same */
     int64_t left;   /* bytes that were read, and not taken */
 };
 
+enum behind { NOT_BEHIND, HAS_MORE, PASSED_OVER }; /* there may be whole frames among what is left; there was no room for the first, so he comes
+                                                      before others the next time */
+
 struct sender {
     _Atomic int32_t is_over, is_wanted; /* back by the loop */
-    int32_t descriptor, is_behind;      /* there may be whole frames among what is left */
+    int32_t descriptor, is_behind;
     int64_t peer_length;
     struct sent sent;
     uint8_t peer[PEER_BYTES];

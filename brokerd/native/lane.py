@@ -38,6 +38,7 @@ class Done(NamedTuple):
 
 _LENT_NUMBERS: Final = 4  # areas, descriptor, begin of the file, how long
 _NUMBERS: Final = _LENT_NUMBERS + len(Done._fields)
+_FRAMES, _ERROR = (_LENT_NUMBERS + Done._fields.index(name) for name in ("frames", "error"))
 
 
 class Lane:
@@ -65,8 +66,8 @@ class Lane:
 
     @property
     def has_news(self) -> bool:
-        """Whether something was taken since it was lent."""
-        return bool(self._numbers[_LENT_NUMBERS])
+        """Whether something was taken since it was lent, or could not be written."""
+        return bool(self._numbers[_FRAMES] or self._numbers[_ERROR])
 
 
 class _Sender(NamedTuple):

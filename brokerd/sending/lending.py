@@ -50,8 +50,9 @@ class SendLending:
         kernel: NativeKernel,
         carrier: Carrier,
         scheduler: Scheduler,
-        now_ns: Callable[[], int] = time.monotonic_ns,
+        show: Callable[[], None],
     ) -> None:
+        """`show` has readers see what is acknowledged by now."""
         self._store = store = turns.store
         self._appends = appends
         self._counters = turns.counters
@@ -59,7 +60,8 @@ class SendLending:
         self._carrier = carrier
         self._lane = carrier.lane
         self._scheduler = scheduler
-        self._now_ns = now_ns
+        self._show = show
+        self._now_ns = time.monotonic_ns
         self._lent: _Lent | None = None
         self._untold: list[tuple[Run, Done]] = []
         self._told_ns = 0
@@ -166,9 +168,9 @@ class SendLending:
             self._carrier.recall_senders()
             return
         run.limit = min(run.limit, run.start + _MOST_BYTES)
-        self._lent = _Lent(run, segment, now_ns)
         self._times += 1
         self._lane.lend(self._kernel.lend(run), segment.file.descriptor, segment.start, _LENT_NS)
+        self._lent = _Lent(run, segment, now_ns)  # not before: who takes back what was not lent waits for ever
 
     def _settle(self) -> None:
         """Have nobody else append, and take note of what is in the log."""
@@ -180,9 +182,14 @@ class SendLending:
         self._frames += done.frames
         if done.frames:
             self._unused = 0
-        self._kernel.take_back(run, has_failed=done.error != 0)
+        try:
+            self._kernel.take_back(run, has_failed=done.error != 0)
+            if run.size:
+                self._store.note_appended(run)
+        except Exception as error:
+            self._store.fail(StorageError(f"what was answered is not known: {error}"))  # or it were written over
+            raise
         if run.size:
-            self._store.note_appended(run)
             self._untold.append((run, done))
         if done.error:
             self._note_failed(lent.segment, done)
@@ -205,3 +212,4 @@ class SendLending:
         for run, done in untold:
             self._counters.puts.add(done.busy_ns / done.passes / 1e6, run.entry_count)
             self._counters.stored(run)
+        self._show()  # now: who sent it is answered already, and may be followed by who reads

@@ -24,6 +24,7 @@ from itertools import pairwise
 from typing import Final
 
 from brokerd.metadata.configs import TopicConfig
+from brokerd.native.lane import ANSWERS_BYTES, MOST_SENDERS
 from brokerd.native.library import Library
 from brokerd.sending.boundary import Source, Stop, Taken, Together
 from brokerd.sending.kernel import Kernel
@@ -47,13 +48,13 @@ from remoting.record.layout import HOST_V6_BYTES, MAX_TOPIC_BYTES
 _TWINS_FRAMES: Final = 16  # that the twin takes in a row, before the library is tried again
 _RECORDS_BYTES: Final = 1 << 19
 _RECORDS_AREAS: Final = 10  # for a run: it ends behind 4 MiB
-_ANSWERS_BYTES: Final = 1 << 18
+_ANSWERS_BYTES: Final = ANSWERS_BYTES  # whoever lays out elsewhere has as much room for them
 _SCRATCH_BYTES: Final = 1 << 16
 _UNITS: Final = 4096
 _FRAMES: Final = 1024
 _MOMENTS: Final = 4096
 _HALVES: Final = _FRAMES
-_SOURCES: Final = 128
+_SOURCES: Final = 2 * MOST_SENDERS
 _ANY_FRAMES: Final = 1 << 40
 _NOBODY: Final = frozenset[int]()
 _UNREAD: Final = (0, 0)
@@ -203,6 +204,7 @@ class NativeKernel:
         self._call_number = 0
         self._present = TakenOffsets({})  # of the run of the last call,
         self._since = 0  # and the number of the first call for it
+        self._lent_names = range(0)  # the numbers of those that somebody else may give
         self._send = library.function("native_send", None, ctypes.c_void_p)
         self._take_numbers = library.function("native_take_numbers", None, *_TAKE_ARGUMENTS)
         self._records = RecordAreas(_RECORDS_BYTES, _RECORDS_AREAS)
@@ -439,16 +441,20 @@ class NativeKernel:
         self._begin_terms()
         self._present, self._since = run.taken, self._call_number + 1
         self._ask(run, 0, _ANY_FRAMES, _UNASKED_ROOM, is_lent=True)
+        ids = self._rules.ids
+        self._lent_names = range(ids.next_number, ids.next_number + run.room)  # a message takes more than a byte
+        ids.next_number = self._lent_names.stop  # others name messages meanwhile
         return self._areas_at
 
     def take_back(self, run: Run, *, has_failed: bool) -> None:
         """The run has what he had laid out, but for the records, which he has; but for his last call's when that failed."""
         _, end_offset, _, _, _, _, units, messages, _, touched, _, names, *_ = results = _RESULTS.unpack(self._results)
-        tallied = results[-2]
+        tallied, lent = results[-2], self._lent_names
+        if self._rules.ids.next_number == lent.stop:  # nobody did
+            self._rules.ids.next_number = lent.start + names
         if not units:
             return
         self._note_taken(run.taken, touched)
-        self._rules.ids.next_number += names
         entries = self._entries(units, tallied, run.timestamp_ms)
         if has_failed:  # which was counted
             entries = entries.part(0, units)

@@ -39,6 +39,10 @@ class AloneReplica:
     def accepts_messages(self) -> bool:
         return self.is_master and self.is_taking
 
+    @property
+    def acknowledges_at_once(self) -> bool:
+        return self.accepts_messages
+
     def add_role_listener(self, listener: Callable[[Role, int], None]) -> None:
         self._roles.append(listener)
 

@@ -176,9 +176,10 @@ class ReplicationDriver:
     def _take_real_end(self, now_ms: int) -> None:
         """The log may end behind what was told: the filler at a file's end stays when the append behind it fails, and the
         replicas need it like any other byte. Looked at before anything that may change the role, which counts on that end."""
-        if self.machine.mastership is not None and self._log.end_offset > self.machine.log.end_offset:
+        end_offset = self._log.end_offset  # first: who finds out that the disk refused something ends the role
+        if self.machine.mastership is not None and end_offset > self.machine.log.end_offset:
             self._log.request_flush()
-            self.on_appended(self._log.end_offset, now_ms)
+            self.on_appended(end_offset, now_ms)
 
     def on_flushed(self, now_ms: int) -> None:
         """A flush of the log ended."""

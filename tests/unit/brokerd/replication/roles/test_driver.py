@@ -543,3 +543,26 @@ def test_a_downgrade_is_told_with_who_why_and_since_when_and_ends_by_itself() ->
     group.settle(20)
     leading = group[1].state().leading
     assert (leading.quorum.copies, leading.quorum.downgraded, leading.missing) == (3, False, [])
+
+
+def test_who_finds_out_by_the_logs_end_that_the_disk_failed_leads_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody else appended is in the log then, and more of it could not be written."""
+    group = healthy()
+    driver, kept = group[1].driver, type(group[1].log)
+    end_offset = kept.end_offset.fget  # type: ignore[attr-defined]
+    is_known = False
+
+    def settled(log: object) -> int:
+        nonlocal is_known
+        if log is group[1].log and not is_known:
+            is_known = True
+            group[1].log.append_record(b"taken")
+            driver.break_down("cannot write", group.now_ms)
+        end: int = end_offset(log)
+        return end
+
+    monkeypatch.setattr(kept, "end_offset", property(settled))
+    driver.tick(group.now_ms, 100)
+    assert is_known
+    assert not group[1].is_master
+    assert driver.machine.failure == "cannot write"
