@@ -215,6 +215,11 @@ class BrokerCore:
         self._advance_scheduled = True
         self._scheduler.call_soon(self._advance)
 
+    def show(self) -> None:
+        """Consumers see now what they were to see in the next turn: somebody asks who may have heard that it is stored."""
+        if self._advance_scheduled:
+            self._dispatch()
+
     def _stop_gathering(self) -> None:
         if self._gathering is not None:
             self._gathering.cancel()

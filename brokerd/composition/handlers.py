@@ -285,7 +285,9 @@ def build_sends(
     turns = SendTurns(core.store, core.appends, kernel, core.counters)
     processor = SendProcessor(turns, general, scheduler.call_soon, carrier)
     if beside_loop and carrier is not None and isinstance(kernel, NativeKernel):
-        processor.lend_by(SendLending(turns, core.appends, kernel, carrier, scheduler))
+        lending = SendLending(turns, core.appends, kernel, carrier, scheduler)
+        lending.show = core.show
+        processor.lend_by(lending)
     core.take_sends = processor.take_now
     return processor, turns
 

@@ -23,6 +23,7 @@ from brokerd.sending.turns import SendTurns
 from brokerd.store.log.segment import Segment
 from brokerd.store.run import Run
 from remoting.errors import LogboomError, StorageError
+from remoting.transport.carrying import nothing
 from remoting.transport.connection import RemotingConnection
 
 _LENT_NS: Final = 5_000_000
@@ -59,6 +60,7 @@ class SendLending:
         self._carrier = carrier
         self._lane = carrier.lane
         self._scheduler = scheduler
+        self.show: Callable[[], None] = nothing  # called to have consumers see all that is acknowledged
         self._now_ns = now_ns
         self._lent: _Lent | None = None
         self._untold: list[tuple[Run, Done]] = []
@@ -92,6 +94,7 @@ class SendLending:
             self._go_round()
         elif self._untold:
             self._tell()
+        self.show()
 
     def end(self) -> None:
         """It is not lent any more."""
