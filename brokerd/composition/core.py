@@ -228,7 +228,7 @@ class BrokerCore:
             self._dispatch()
 
     def show(self) -> None:
-        """Have consumers see what is confirmed, now: for who was not answered by the loop."""
+        """Have consumers see now what they were to see in the next turn: somebody asks who may have heard that it is stored."""
         if self._advance_scheduled and self._damaged_since_s is None:
             self._dispatch()
 

@@ -94,6 +94,7 @@ class SendLending:
             self._go_round()
         elif self._untold:
             self._tell()
+        self._show()
 
     def end(self) -> None:
         """It is not lent any more."""

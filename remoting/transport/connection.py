@@ -175,7 +175,6 @@ class RemotingConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_active = self._loop.time()
-        self._catch_up()
         if self._received:
             keep(self._received, data)
             self._received_bytes += len(data)
@@ -197,8 +196,8 @@ class RemotingConnection(asyncio.Protocol):
         if self._asks_quickly and not self._backlog and (taker is None or not taker.goes_first):
             # like what came before: it begins with nothing that is for the taker
             assert self._quick is not None
-            taken = self._take_quickly(self._quick, data)
-            if taken == len(data):
+            self._catch_up()
+            if (taken := self._take_quickly(self._quick, data)) == len(data):
                 return
             self._asks_quickly = False
             data = data[taken:]
@@ -233,6 +232,7 @@ class RemotingConnection(asyncio.Protocol):
                 self._regulate_reading()
 
     def _decode(self, data: bytes) -> None:
+        self._catch_up()
         if self._quick is not None and not self._backlog and (taken := self._take_quickly(self._quick, data)):
             if taken == len(data):
                 self._asks_quickly = True

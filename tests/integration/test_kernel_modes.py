@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from remoting import codes, frame
+from remoting.client.socket_connection import SocketConnection
 from remoting.frame import Command
 from remoting.record.properties import encode_properties
 from tests.support.client_bytes import encode_batch_body, encode_compact
@@ -88,3 +89,26 @@ def test_a_broker_says_its_mode_and_stores_what_it_is_sent(tmp_path: Path, mode:
             else:
                 wanted = [f"{mode} {SINGLES + n // OF_A_BATCH} {n % OF_A_BATCH}".encode() for n in range(len(bodies))]
             assert (bodies, len(bodies) > 0) == (wanted, True)
+
+
+def test_who_asks_sees_what_was_answered_to_another_one(tmp_path: Path) -> None:
+    """Also what was taken beside the loop, as that of who sends densely is."""
+    native_library()
+    with Cluster(tmp_path, controllers=1, replicas=1, broker_settings=("replication.ack_after=append",)) as cluster:
+        cluster.start()
+        call_until(lambda: cluster.admin.create_topic(TOPIC, queues=1))
+        eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(TOPIC)))
+        address = cluster.broker_addresses[cluster.master()]
+        [send] = sends("seen")[:1]
+        with SocketConnection(address) as sender, SocketConnection(address) as reader:
+            for count in range(1, 1001):
+                answer = sender.call(send.code, send.ext, send.body)
+                assert int(answer.ext["queueOffset"]) == count - 1
+                if count % 10:
+                    continue
+                position = int(answer.ext["msgId"][16:], 16)
+                asker = reader if count % 20 else sender
+                seen = asker.call(codes.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
+                assert int(seen.ext["offset"]) == count
+                found = asker.call(codes.VIEW_MESSAGE_BY_ID, {"offset": str(position), "topic": TOPIC})
+                assert bytes(found.body).count(send.body) == 1

@@ -22,7 +22,7 @@ Four locks, taken in this order by who needs several:
 | housekeeper | removes a file that was taken out, if a reset did not do so | `removals`; `contents` to close it |
 | scrubber | writes intact bytes over damaged ones before the end, in any file, and syncs them | `contents` |
 | scrubber | reads a file that it opened itself: it may go under it, so what it finds is looked at again | nothing |
-| carrier | appends likewise while the loop lends it the end (`native/lane.py`), and does not itself | nothing: `MessageStore.settle` ends it |
+| carrier | appends likewise while the loop lends it the end (`native/lane.py`) | nothing: `MessageStore.settle` ends it |
 | carrier | copies records out of a file: of its mapping, as tier helpers do, or read | nothing: `Looks.enders` has it finish |
 | tier helper | copies records out of the mapping of a file, which may have left the log meanwhile | a share of `looks` |
 
