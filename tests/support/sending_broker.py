@@ -313,7 +313,7 @@ def lend_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lane stays lent until somebody wants it, and nobody is told of what was taken before somebody asks."""
     monkeypatch.setattr(lending, "_LENT_NS", FOREVER_NS)
     monkeypatch.setattr(lending, "_PAUSE_S", 1000)
-    monkeypatch.setattr(lending, "_MOST_VAIN", 1 << 60)
+    monkeypatch.setattr(lending, "_COUNTED", 1 << 60)
 
 
 def on_both_loops(test: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -46,7 +46,7 @@ def _densely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_READS_AFTER_VAIN_OFFER", 0)
     monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
     monkeypatch.setattr(lending, "_LEAST_BYTES", 1 << 14)
-    monkeypatch.setattr(lending, "_MOST_VAIN", 1 << 60)
+    monkeypatch.setattr(lending, "_COUNTED", 1 << 60)
 
 
 class Client:
