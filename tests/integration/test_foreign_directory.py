@@ -10,6 +10,7 @@ import pytest
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from tests.support.cluster import Cluster, eventually
+from tests.support.workload import read_queue
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "rocketmq-5.3.3"
 SEGMENT_BYTES = 1 << 16
@@ -42,8 +43,8 @@ def test_it_is_copied_and_survives_its_first_master(tmp_path: Path, *, with_epoc
         cluster.wait_in_sync(1)
         assert cluster.master() == 0
         eventually("its topic is routed", lambda: cluster.admin.queue_offsets("TopicA"))
-        before = cluster.admin.pull("TopicA", "broker-a", 0, 0)
-        assert len(before.records) == MESSAGES
+        before = read_queue(cluster.admin, "TopicA", 0)
+        assert len(before) == MESSAGES
         cluster.brokers[1].start()
         cluster.wait_in_sync(2)
         copied = tmp_path / "b1" / "config" / "consumerOffset.json"
@@ -51,7 +52,7 @@ def test_it_is_copied_and_survives_its_first_master(tmp_path: Path, *, with_epoc
         assert orjson.loads(copied.read_bytes())["offsetTable"] == {"TopicA@GID_a": {"0": 7}}
         cluster.brokers[0].kill()
         eventually("the replica is master", lambda: cluster.master() == 1)
-        assert cluster.admin.pull("TopicA", "broker-a", 0, 0) == before
+        assert read_queue(cluster.admin, "TopicA", 0) == before
         with SocketConnection(cluster.broker_addresses[1], timeout_ms=2000) as connection:
             asked = {"consumerGroup": "GID_a", "topic": "TopicA", "queueId": "0"}
             assert connection.call(codes.QUERY_CONSUMER_OFFSET, asked).ext["offset"] == "7"
