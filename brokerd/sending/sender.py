@@ -209,8 +209,8 @@ class MessageSender:
                 place.physical_offset,
                 recall_handle=handle,
             )
-            self._counters.in_bytes += len(draft.body)
             size = place.end_offset - place.physical_offset
+            self._counters.in_bytes += size
             self._counters.statistics.stored_in(draft.topic, 1, size)
             if draft.topic == HALF_TOPIC:
                 self._halves.stored(draft, place)

@@ -690,3 +690,10 @@ def test_the_fast_path_follows_the_topics_one_by_one() -> None:
     assert fast("New")
     assert not fast("T"), "its second queue is gone"
     assert broker.kernel.topics == {"New", "T", "%DLQ%g"}
+
+
+def test_stored_bytes_are_counted_alike_whichever_way_a_message_takes(broker: Broker) -> None:
+    broker.handle(Connection(), [request(properties={"UNIQ_KEY": "A" * 32, "WAIT": "true"})])
+    broker.sender.send([Draft("T", 0, b"hello", b"UNIQ_KEY\x01B\x02", 0, pack_host("127.0.0.1", 1))], list)
+    assert broker.counters.in_messages == 2
+    assert broker.counters.in_bytes == sum(map(len, broker.records())) == broker.store.commitlog.end_offset
