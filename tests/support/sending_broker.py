@@ -157,7 +157,7 @@ class Broker:
         self.turns = turns = LoopTurns()
         library = native_library()
         self.alone = AloneBroker(
-            self.disk,  # type: ignore[arg-type]
+            self.disk,
             turns,
             StoreSettings(segment_size_bytes=segment_bytes),
             STORE_HOST,
@@ -278,7 +278,7 @@ class Broker:
     def narrow(self) -> None:
         """From now on sockets take little of what nobody reads."""
         for connection in self.server.connections:
-            own = connection._transport.get_extra_info("socket")  # type: ignore[union-attr]
+            own = connection._transport.get_extra_info("socket")
             own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 

@@ -110,7 +110,7 @@ async def test_a_master_that_has_room_again_meanwhile_keeps_the_lead(full: Watch
 async def test_a_master_that_dies_meanwhile_is_followed_by_who_is_there(full: Watch) -> None:
     full.refusal = "the master did not answer"
     await full.look()
-    full.table.connection_closed(full.table.get(group_of(full.machine), 1).connection, full.now_ms)  # type: ignore[union-attr]
+    full.table.connection_closed(full.table.get(group_of(full.machine), 1).connection, full.now_ms)
     events = await full.look()
     assert len(events) == 1, "nobody is asked"
     assert full.master in (2, 3)

@@ -8,7 +8,7 @@ import errno
 import os
 import resource
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -123,7 +123,7 @@ class Rig:
             lender.peer.setblocking(True)
             lender.peer.sendall(data)
             lender.peer.setblocking(False)
-        assert self.carrier.have_sender(lender, lender.told)  # type: ignore[arg-type]
+        assert self.carrier.have_sender(lender, lender.told)
         return lender
 
     async def until(self, is_so: Callable[[], bool]) -> None:
@@ -172,7 +172,7 @@ def told(run: Run) -> list[Any]:
     ]
     sizes: dict[str, tuple[int, int]] = {}
     for part, _ in run.parts:
-        for topic, messages, size in part.tallies:  # type: ignore[attr-defined]
+        for topic, messages, size in part.tallies:
             before = sizes.get(topic, (0, 0))
             sizes[topic] = before[0] + messages, before[1] + size
     return [run.size, run.message_count, run.entry_count, units, dict(run.next_offsets), sizes]
@@ -205,7 +205,10 @@ async def compared(rig: Rig, data: bytes, cuts: tuple[int, ...] = ()) -> int:
         early = b"".join(taken.early.answers) if taken.early is not None else b""
         wanted: list[Command] = []
         decode_frames(b"".join(taken.answers) + early, wanted)
-        by_opaque = lambda each: (each.opaque, str(each.ext))  # noqa: E731
+
+        def by_opaque(each: Command) -> tuple[int, str]:
+            return each.opaque, str(each.ext)
+
         assert sorted(map(by_opaque, lender.answers())) == sorted(map(by_opaque, wanted))
         assert told(run) == told(expected)
     assert done.frames == lender.taken
@@ -221,7 +224,10 @@ LEFT_THOUGH: Final = ("names twice", "batch with a moment that has come", "momen
 
 def is_taken(kind: str) -> bool:
     """Of the ordinary ones."""
-    is_of = lambda words: any(word in kind for word in words)  # noqa: E731
+
+    def is_of(words: Sequence[str]) -> bool:
+        return any(word in kind for word in words)
+
     return not is_of(LEFT) or (is_of(TAKEN_THOUGH) and not (is_of(LEFT_THOUGH) or kind == "a moment and keys twice"))
 
 
@@ -297,7 +303,7 @@ def test_everybody_is_answered_in_his_order_whoever_comes_between(tmp_path: Path
             lenders = [rig.sender(data[:100]) for data in each]
             one_more = Lender()
             rig.lenders.append(one_more)
-            assert not rig.carrier.have_sender(one_more, one_more.told)  # type: ignore[arg-type]
+            assert not rig.carrier.have_sender(one_more, one_more.told)
             present, frames = rig.run(), []
             rig.lend(present)
 

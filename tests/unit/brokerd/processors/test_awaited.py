@@ -69,7 +69,7 @@ class Replica:
         self.masters = Masters()
         self.client = Client()
         self.tasks = TaskOwner("test")
-        self.awaited = AwaitedMaster(self, self.masters, self.turns, self.tasks)  # type: ignore[arg-type]
+        self.awaited = AwaitedMaster(self, self.masters, self.turns, self.tasks)
         self.handlers = on_master({QUERY: self._answer}, lambda: self.is_master, await_master=self.awaited)
 
     def _answer(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
@@ -78,7 +78,7 @@ class Replica:
 
     async def ask(self, opaque: int = 1, **ext: str) -> None:
         request = Command(QUERY, opaque, {"consumerGroup": "g", "topic": "t", "queueId": "0"} | ext)
-        self.handlers[QUERY](self.client, [request])  # type: ignore[arg-type]
+        self.handlers[QUERY](self.client, [request])
         await self.settle()
 
     async def settle(self) -> None:
@@ -184,7 +184,7 @@ async def test_where_nobody_is_elected_a_replica_serves_readers_itself(replica: 
 
 async def test_many_are_answered_in_portions_and_too_many_are_refused(replica: Replica) -> None:
     for opaque in range(MAX_HELD):
-        replica.handlers[QUERY](replica.client, [Command(QUERY, opaque, {})])  # type: ignore[arg-type]
+        replica.handlers[QUERY](replica.client, [Command(QUERY, opaque, {})])
     await replica.ask(MAX_HELD)
     assert replica.client.answers == [(MAX_HELD, codes.SYSTEM_BUSY, {})]
     replica.is_master = True

@@ -549,7 +549,7 @@ def test_who_finds_out_by_the_logs_end_that_the_disk_failed_leads_no_more(monkey
     """What somebody else appended is in the log then, and more of it could not be written."""
     group = healthy()
     driver, kept = group[1].driver, type(group[1].log)
-    end_offset = kept.end_offset.fget  # type: ignore[attr-defined]
+    end_offset = kept.end_offset.fget
     is_known = False
 
     def settled(log: object) -> int:
