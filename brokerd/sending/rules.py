@@ -122,10 +122,12 @@ def asks_for_time(properties: bytes) -> bool:
 
 
 def _find_unique_key(properties: bytes) -> re.Match[bytes] | None:
-    """The unique key in properties that may be stored as they came, with the stamp behind them; None for all others."""
-    if not properties.endswith(b"\x02") or _SPECIAL.search(properties):
-        return None
-    return _last_key(properties)
+    """The unique key in properties that may be stored as they came, with the stamp behind them; None for all others.
+
+    A special name that is the value of a common property says nothing, so that all paths store the same.
+    """
+    is_plain = _COMMON.fullmatch(properties) or (properties.endswith(b"\x02") and not _SPECIAL.search(properties))
+    return _last_key(properties) if is_plain else None
 
 
 def _last_key(properties: bytes) -> re.Match[bytes] | None:

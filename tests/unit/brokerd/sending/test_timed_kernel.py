@@ -190,6 +190,9 @@ ODD = {
     "two keys": timed("TIMER_DELAY_SEC\x0130\x02UNIQ_KEY\x01other\x02"),
     "a name that only seems so": timed("MY_TIMER_DELAY_SEC\x0130\x02"),
     "a value that seems so": timed("mine\x01TIMER_DELAY_SEC\x02"),
+    "a tag that seems so": timed("TAGS\x01TIMER_DELAY_MS\x02"),
+    "keys twice that seem so": timed("KEYS\x01MSG_REGION\x02KEYS\x01DELAY\x02"),
+    "a tag twice that seems so, and more": timed("TAGS\x01TIMER_DELAY_MS\x02mine\x01x\x02"),
     "many properties": timed("TIMER_DELAY_SEC\x0130\x02" + "".join(f"n{n}\x01v\x02" for n in range(60))),
 }
 
