@@ -134,7 +134,7 @@ class Housekeeper:
         decision = decide_retention(ages, usage, held_offset, now_ms, store.is_full, retention)
         by_own_clock = decide_retention(ages, usage, held_offset, own_ms, store.is_full, retention)
         doubt = describe_doubt(now_ms, own_ms, by_own_clock.remove - decision.remove)
-        self._note_wanted(ages, decision, usage, now_ms)
+        self._note_wanted(ages, decision, usage, now_ms, own_ms)
         for removal in store.apply_retention(decision, refusal_text(usage, retention), doubt):
             await self._in_thread(removal)
 
@@ -159,10 +159,12 @@ class Housekeeper:
             looks += 1
             await asyncio.sleep(0)
 
-    def _note_wanted(self, ages: list[FileAge], decision: RetentionDecision, usage: DiskUsage, now_ms: int) -> None:
+    def _note_wanted(
+        self, ages: list[FileAge], decision: RetentionDecision, usage: DiskUsage, now_ms: int, own_ms: int
+    ) -> None:
         kept = self._store.wanted.kept
         kept_before, overruled_before = kept.files, kept.overruled
-        self._store.wanted.note(ages, decision, now_ms)
+        self._store.wanted.note(ages, decision, now_ms, own_ms)
         if kept.files and not kept_before:
             log.info("files of the log stay that are old, since topics want messages in them, first %s", kept.topic)
         if overruled := kept.overruled - overruled_before:

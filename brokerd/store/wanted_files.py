@@ -69,7 +69,8 @@ class _Found:
 @dataclass(slots=True)
 class Kept:
     """What came of it. `files` of the log stay now for topics, the oldest for `topic`. `overruled` files went since the start
-    although topics wanted them, as the disk was full: the last one at `overruled_ms`, which `overruled_topic` wanted."""
+    although topics wanted them, as the disk was full: the last one at `overruled_ms` by this machine's clock, which
+    `overruled_topic` wanted."""
 
     files: int = 0
     topic: str = ""
@@ -129,15 +130,16 @@ class WantedFiles:
         most_ms = max((wish.reserved_ms for wish in self._wishes.values()), default=0)
         return [self._marked(file, is_hurried, most_ms) for file in files]
 
-    def note(self, files: Sequence[FileAge], decision: RetentionDecision, now_ms: int) -> None:
-        """What was decided of these marked files."""
+    def note(self, files: Sequence[FileAge], decision: RetentionDecision, now_ms: int, told_ms: int) -> None:
+        """What was decided of these marked files at `now_ms`, by the clock that retention goes by; whoever hears of it compares
+        with the clocks of machines, and by this one's it is `told_ms`."""
         kept = self.kept
         going = [file for file in files[: decision.remove] if file.wanted_until_ms > now_ms]
         staying = next((file for file in files[decision.remove :] if file.wanted_until_ms > now_ms), None)
         kept.files, kept.topic = (decision.kept, self._topic_of(staying)) if staying is not None else (0, "")
         if going:
             kept.overruled += len(going)
-            kept.overruled_topic, kept.overruled_ms = self._topic_of(going[-1]), now_ms
+            kept.overruled_topic, kept.overruled_ms = self._topic_of(going[-1]), told_ms
 
     # ---- inside
 
@@ -158,8 +160,9 @@ class WantedFiles:
 
     def _forget_what_changed(self, files: Sequence[FileAge], reserved_ms: int) -> None:
         wishes, known_for = self._ask(), (self._log.generation, reserved_ms)
-        if wishes != self._wishes or known_for != self._known_for:
-            self._wishes, self._known_for = wishes, known_for
+        before, self._wishes = self._wishes, wishes
+        if (wishes is not before and wishes != before) or known_for != self._known_for:
+            self._known_for = known_for
             self._found.clear()
         if len(self._found) > len(files):
             starts = {file.start for file in files}

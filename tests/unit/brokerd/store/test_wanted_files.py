@@ -230,6 +230,54 @@ async def test_a_full_disk_also_removes_what_is_young_and_that_is_told() -> None
     await home.keeper.stop()
 
 
+async def test_when_files_went_is_told_by_the_clock_that_others_read() -> None:
+    """Also while retention goes by another one: a machine that was off for days is not believed at first."""
+    home = house({"Kept": 100})
+    home.put("Kept")
+    home.fill("Other", 5)
+    keeper = Housekeeper(home.store, home.disk, SETTINGS, Live(RETENTION), lambda: home.clock.now_ms - 48 * HOUR_MS)
+    home.clock.now_ms += 48 * HOUR_MS
+    home.usage = DiskUsage(100 * SEGMENT_BYTES, 13 * SEGMENT_BYTES)
+    await keeper.remove_old_files()
+    assert (home.first_file, home.kept.overruled) == (2, 1)
+    assert home.kept.overruled_ms == home.clock.now_ms
+    await keeper.stop()
+    await home.keeper.stop()
+
+
+class CountedWishes(dict[str, Wish]):
+    """How often somebody compared them with others."""
+
+    compared = 0
+
+    def __ne__(self, other: object) -> bool:
+        CountedWishes.compared += 1
+        return super().__ne__(other)
+
+
+async def test_wishes_that_nobody_changed_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = house({"Kept": 100})
+    home.put("Kept")
+    home.fill("Other", 5)
+    home.clock.now_ms += 20 * HOUR_MS
+    wishes = [CountedWishes(home.wishes)]
+    monkeypatch.setattr(home.store.wanted, "_ask", lambda: wishes[-1])
+    looks = count_looks(monkeypatch)
+    assert await home.round() == 0
+    CountedWishes.compared = 0
+    for _ in range(3):
+        assert await home.round() == 0
+    assert CountedWishes.compared == 0
+    before = len(looks)
+    wishes.append(CountedWishes(home.wishes))
+    for _ in range(3):
+        assert await home.round() == 0
+    assert (CountedWishes.compared, len(looks)) == (1, before), "another mapping that says the same changes nothing"
+    wishes.append(CountedWishes({"Kept": Wish(15 * HOUR_MS)}))
+    assert await home.round() == home.file
+    await home.keeper.stop()
+
+
 def fuller(files: int) -> DiskUsage:
     """A disk of a hundred files that has to lose so many; from six on it takes no messages."""
     return DiskUsage(100 * SEGMENT_BYTES, (15 - files) * SEGMENT_BYTES)
