@@ -20,7 +20,6 @@ from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.tiers.objects.interface import (
     PAST_CACHE_BYTES,
     AlreadyThere,
-    NotThere,
     ObjectStore,
     ObjectStoreError,
     Unknown,
@@ -268,8 +267,8 @@ class Uploader:
         return True
 
     async def _grown(self, batch: Batch) -> Stored | None:
-        """Append the batch to the queue's last segment; None where that is not to be, or how it ended is not known. Raises
-        ObjectStoreError when the store takes nothing at all."""
+        """Append the batch to the queue's last segment; None where that is not to be, or did not end well: it is for the objects
+        of `_new` to tell whether the store takes nothing at all. Raises ObjectStoreError when this life ended."""
         last = self._growing_by(batch)
         if last is None:
             return None
@@ -278,15 +277,12 @@ class Uploader:
             aside = batch.message_bytes > _ASIDE_BYTES
             segment: Segment = await self._loop.aside(partial(batch.behind, last)) if aside else batch.behind(last)
             await self._append_both(batch, last)
-        except (Unknown, AlreadyThere, NotThere) as error:
+        except ObjectStoreError as error:
             self._growing.discard(batch.queue)
             if self._stopped:
                 raise
             log.info("%s grows no more: %s", last.messages_name(*batch.queue), error)
             return None
-        except ObjectStoreError:
-            self._growing.discard(batch.queue)
-            raise
         return Stored(segment, batch.index_items, last)
 
     def _growing_by(self, batch: Batch) -> Segment | None:

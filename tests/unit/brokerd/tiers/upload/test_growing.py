@@ -17,13 +17,14 @@ from brokerd.store.queues.queue_reads import GetStatus
 from brokerd.store.store_reads import Run
 from brokerd.store.unit import UNIT
 from brokerd.tiers.index.keys import PlainKeys
-from brokerd.tiers.objects.interface import PAST_CACHE_BYTES, ObjectStoreError
+from brokerd.tiers.objects.interface import PAST_CACHE_BYTES, ObjectStoreError, Refused
 from brokerd.tiers.service import TierService
 from brokerd.tiers.upkeep import SETTLED_MS, Upkeep
 from brokerd.tiers.upload.batches import Batch, Source
 from brokerd.tiers.upload.pending import Pending, Waiting
 from brokerd.tiers.upload.uploader import Stored, Uploader
 from remoting.checksum import crc32
+from remoting.disk import Bytes
 from remoting.record.codec import decode_record
 from remoting.settings import Live
 from remoting.tier.contents import Queue, TierContents, committed, grown
@@ -56,6 +57,7 @@ class Model:
         self.records = [untidy(*QUEUE, n, 1000 + n, paddings[n % len(paddings)]) for n in range(12 * STEPS)]
         self.begins = [0, *accumulate(map(len, self.records))]
         self.sent = self.number = self.epoch = self.grew = 0
+        self.troubles: list[str] = []
         self.is_stuck = False  # the last segment is about to be merged
         settings = Live(replace(SETTINGS, commit_interval_ms=10, commit_bytes=commit_bytes))
         self.uploader = Uploader(self.pending, Source(self, PlainKeys()), self.objects, self, steps.loop(), settings)
@@ -116,6 +118,8 @@ class Model:
 
     def troubled(self, error: ObjectStoreError | None) -> None:
         """A store that fails is what is tried here."""
+        if error is not None:
+            self.troubles.append(str(error))
 
     # ---- what happens, and what is looked at
 
@@ -238,6 +242,34 @@ def test_a_store_that_cannot_append_is_never_asked_to() -> None:
     for _ in range(5):
         model.send(2, 1000)
     assert [(each.first, each.end) for each in model.contents.queues[QUEUE]] == [(n, n + 2) for n in range(0, 10, 2)]
+
+
+class OneReadOnly(FaultyObjects):
+    """What is there may not be written to, and what is new may."""
+
+    async def append(self, name: str, at: int, content: Sequence[Bytes]) -> None:
+        raise Refused(f"this process may not write to {name}")
+
+
+def test_what_a_single_object_refuses_goes_to_another_one_and_nobody_waits() -> None:
+    model = Model(1)
+    model.send(2, 1000)
+    model.objects.__class__ = OneReadOnly
+    model.send(2, 1000)
+    assert [(each.first, each.end) for each in model.contents.queues[QUEUE]] == [(0, 2), (2, 4)]
+    assert model.troubles == []
+
+
+def test_a_store_that_takes_nothing_at_all_is_told_of_and_tried_later() -> None:
+    model = Model(1)
+    model.send(2, 1000)
+    model.objects.is_refusing = True
+    model.send(2, 5000)
+    assert model.troubles
+    assert set(model.troubles) == {"the bucket is full"}
+    model.objects.is_refusing = False
+    model.send(0, 60_000)
+    assert model.end == model.sent
 
 
 def test_nothing_is_appended_to_what_an_earlier_life_put() -> None:
