@@ -37,8 +37,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Committed = Callable[[], None]
-Waiting = tuple[Change, Committed, bytes]  # and by what its messages are found
 Epochs = Callable[[], Sequence[tuple[int, int]]]
+
+
+class Waiting(NamedTuple):
+    """A change, whom to tell that it is committed or that it was left out, and by what its messages are found."""
+
+    change: Change
+    committed: Committed
+    left_out: Committed
+    items: bytes
 
 
 class Told(NamedTuple):
@@ -79,9 +87,12 @@ class Commits:
         self._writing = True
         self._loop.spawn(self._open(contents, changes, opened), "write the first checkpoint of an epoch to the tier")
 
-    def add(self, change: Change, committed: Committed, items: bytes = b"") -> None:
-        """Commit the change, behind all that were added before; with it the index says how its messages are found."""
-        self._waiting.append((change, committed, items))
+    def add(
+        self, change: Change, committed: Committed, items: bytes = b"", *, left_out: Committed | None = None
+    ) -> None:
+        """Commit the change, behind all that were added before; with it the index says how its messages are found. `left_out` is
+        called, half a minute later, when the change does not fit what is there; without it `committed` is."""
+        self._waiting.append(Waiting(change, committed, committed if left_out is None else left_out, items))
         name = _name_in(change)
         if name is not None:
             self._on_their_way.add(name)
@@ -136,8 +147,8 @@ class Commits:
         part = self._fitting(part)
         if not part:
             return
-        changes, new, old = await self._indexed([(change[1], items) for change, _, items in part if items])
-        changes += [change for change, _, _ in part]
+        changes, new, old = await self._indexed([(each.change[1], each.items) for each in part if each.items])
+        changes += [each.change for each in part]
         if self._stopped or not await self.write(changes):
             return
         end_offset = await self._record(changes)
@@ -145,7 +156,7 @@ class Commits:
             return
         for change in changes:
             self._on_their_way.discard(_name_in(change))
-        self._wait(end_offset, [*(committed for _, committed, _ in part), partial(self._index_changed, new, old)])
+        self._wait(end_offset, [*(each.committed for each in part), partial(self._index_changed, new, old)])
         is_written = self._writer.wants_checkpoint and await self._write_checkpoint(self._table.contents.copy())
         if is_written and not self._removing:
             self._removing = True
@@ -153,23 +164,22 @@ class Commits:
 
     def _fitting(self, part: Sequence[Waiting]) -> list[Waiting]:
         """Those that fit what is there: one that does not, in the manifest or in the log, would be in the way of whoever reads
-        them, for ever. What was uploaded for it is looked at again, and its objects are swept."""
+        them, for ever. Its queue is looked at again, and its objects are swept."""
         found, contents = [], self._table.contents.copy()
-        for change, committed, items in part:
+        for each in part:
             try:
-                contents.apply(change)
+                contents.apply(each.change)
             except ValueError as error:
                 log.error("a change of the tier is left out: %s", error)
-                self._on_their_way.discard(_name_in(change))
-                if change[0] in (COMMITTED, GROWN):
-                    self._loop.scheduler.call_later(_LONGEST_PAUSE_S, self._done_unless_stopped, committed)
+                self._on_their_way.discard(_name_in(each.change))
+                self._loop.scheduler.call_later(_LONGEST_PAUSE_S, self._tell_unless_stopped, each.left_out)
             else:
-                found.append((change, committed, items))
+                found.append(each)
         return found
 
-    def _done_unless_stopped(self, committed: Committed) -> None:
+    def _tell_unless_stopped(self, left_out: Committed) -> None:
         if not self._stopped:
-            committed()
+            left_out()
 
     async def _indexed(
         self, items: Sequence[tuple[str, bytes]]

@@ -83,8 +83,12 @@ class Removal:
         return len(self._going)
 
     def hold(self, names: Sequence[str]) -> None:
-        """The contents are about to have them no more; `add` follows when that is acknowledged."""
+        """The contents are about to have them no more; `add` follows when that is acknowledged, or `release`."""
         self._held.update(names)
+
+    def release(self, names: Sequence[str]) -> None:
+        """Nothing came of it: they stay."""
+        self._held.difference_update(names)
 
     def add(self, names: Sequence[str]) -> None:
         """Nothing of the contents names them any more."""

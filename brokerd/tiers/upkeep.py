@@ -159,8 +159,7 @@ class Upkeep:
         if old and not self._commits.is_any_waiting:
             self._index_going = True
             names = [entry.name for entry in old]
-            self.removal.hold(names)
-            self._commits.add(unindexed(old), partial(self._taken_out, names, self._index_gone))
+            self._hold_and_commit(unindexed(old), names, self._index_gone)
 
     def _is_of_nothing(self, entry: IndexObject) -> bool:
         if entry.topics == ALL_TOPICS:
@@ -258,11 +257,20 @@ class Upkeep:
         """Commit a change that takes segments out; their objects go later."""
         gone = self._owner.contents.taken_out_by(change)
         names = [name for queue, segment in gone for name in segment.names(*queue)]
+        self._hold_and_commit(change, names, done)
+
+    def _hold_and_commit(self, change: Change, names: Sequence[str], done: Callable[[], None]) -> None:
+        """`done` also when it is left out, as the contents are what they were: then these objects stay."""
         self.removal.hold(names)
-        self._commits.add(change, partial(self._taken_out, names, done))
+        left_out = partial(self._left_out, names, done)
+        self._commits.add(change, partial(self._taken_out, names, done), left_out=left_out)
 
     def _taken_out(self, names: Sequence[str], done: Callable[[], None]) -> None:
         self.removal.add(names)
+        done()
+
+    def _left_out(self, names: Sequence[str], done: Callable[[], None]) -> None:
+        self.removal.release(names)
         done()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from brokerd.store.draft import Draft
-from remoting.tier.contents import Queue, committed
+from remoting.tier.contents import Queue, committed, expired, merged
 from tests.unit.brokerd.tiers.world import HOST, World
 
 TOPIC = "Orders"
@@ -85,3 +87,26 @@ def test_a_change_that_fits_nothing_is_neither_in_the_manifest_nor_in_the_log() 
     )
     world.turns.run(10_000)
     assert done == ["again", "fits"]
+
+
+def test_a_merged_segment_that_fits_nothing_lets_its_queue_go_on_and_keeps_what_is_there() -> None:
+    world = World(1)
+    world.turns.run(5000)
+    tiers, queue = world.core.tiers, Queue(TOPIC, 0)
+    for _ in range(2):
+        world.core.record_log.append_messages([Draft(TOPIC, 0, b"body", b"", world.turns.wall_ms(), HOST)])
+        world.turns.run(5000)
+    one, other = tiers.segments_of(queue)
+    upkeep, commits = tiers.upkeep, tiers._commits
+    assert upkeep is not None
+    assert commits is not None
+    both = one._replace(end=other.end, message_bytes=one.message_bytes + other.message_bytes, number=99)
+    upkeep._changing[queue] = other.end
+    commits.add(expired(queue, one.end), lambda: None)  # so the merged one fits nothing when its turn comes
+    upkeep._take_out(merged(queue, both), partial(upkeep._merged, queue))
+    assert not upkeep.lets_grow(queue, other, other.last_ms)
+    world.turns.run(60_000)
+    assert list(tiers.segments_of(queue)) == [other]
+    assert upkeep.lets_grow(queue, other, other.last_ms), "it is about to be taken out no more"
+    world.turns.run(1_200_000)
+    assert set(other.names(*queue)) <= set(world.stored.objects)
