@@ -64,6 +64,7 @@ class Upkeep:
         self._changing: dict[Queue, int] = {}  # up to which offset segments are about to be taken out
         self._dropping: Counter[str] = Counter()
         self._grown: dict[Queue, None] = {}
+        self._settle_ms: dict[Queue, int] = {}  # when the last segment of a queue will be settled that is not yet
         # By part of all topics: nothing in the tier is older, as far as was looked, and of what was uploaded since then.
         self._kept_ms: dict[int, int] = {}
         self._uploaded_ms: dict[int, int] = {}
@@ -87,6 +88,7 @@ class Upkeep:
             self._is_looking = True
             self._kept_ms, self._uploaded_ms = self._uploaded_ms, {}
             self._look_for_expired(list(self._owner.contents.queues), now_ms)
+        self._grown.update(dict.fromkeys(self._settled_by(now_ms)))
         if not self._is_merging and self._grown:
             self._is_merging = True
             grown, self._grown = self._grown, {}
@@ -210,6 +212,7 @@ class Upkeep:
         limits = self._limits(queue)
         old = list(choose(self._settled(queue), limits))
         if not old:
+            self._note_unsettled(queue)
             return
         self._changing[queue] = old[-1].end
         name = self._owner.epoch, self._owner.next_number()
@@ -239,6 +242,19 @@ class Upkeep:
         found = settled(segments, self._loop.wall_ms() - SETTLED_MS)
         is_last_growing = bool(found) and found[-1].end == segments.end and self._owner.is_growing(queue)
         return found[:-1] if is_last_growing else found
+
+    def _note_unsettled(self, queue: Queue) -> None:
+        """Look at the queue once more when it has nothing unsettled: maybe no message comes that would have it looked at."""
+        segments = self._owner.contents.queues.get(queue, QueueSegments())
+        if len(segments) and segments.last.last_ms >= self._loop.wall_ms() - SETTLED_MS:
+            self._settle_ms[queue] = segments.last.last_ms + SETTLED_MS + 1
+
+    def _settled_by(self, now_ms: int) -> list[Queue]:
+        """The queues that were noted and that are settled now; they are noted no more."""
+        found = [queue for queue, settled_ms in self._settle_ms.items() if settled_ms <= now_ms]
+        for queue in found:
+            del self._settle_ms[queue]
+        return found
 
     def _still_has(self, queue: Queue, old: Sequence[Segment]) -> bool:
         """A topic may have been deleted, and begun again, meanwhile."""
