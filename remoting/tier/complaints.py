@@ -34,6 +34,8 @@ _FINAL: Final = {
     "No space left on device": _NO_ROOM,
     "Disk quota exceeded": _NO_ROOM,
     "QuotaExceeded": _NO_ROOM,
+    "XMinioStorageFull": _NO_ROOM,
+    "507 Insufficient Storage": _NO_ROOM,
     "Read-only file system": _NOT_WRITABLE,
     "Permission denied": _NOT_WRITABLE,
     "Not a directory": _NO_DIRECTORY,

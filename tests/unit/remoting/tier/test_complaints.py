@@ -23,6 +23,21 @@ def test_a_server_is_given_its_own_words_and_a_person_what_to_do() -> None:
     assert advice_of(GenericError("503 Slow Down")) is None
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "403 Forbidden: <Error><Code>QuotaExceeded</Code></Error>",
+        "400 Bad Request: <Error><Code>XMinioAdminBucketQuotaExceeded</Code></Error>",
+        "507 Insufficient Storage: <Error><Code>XMinioStorageFull</Code></Error>",
+        "507 Insufficient Storage",
+    ],
+)
+def test_who_has_no_room_says_it_in_several_ways(said: str) -> None:
+    told = advice_of(GenericError(f"{_ASKED} in 6.4ms - Server returned non-2xx status code: {said}"))
+    assert told is not None
+    assert told.startswith("it is full: make room there")
+
+
 @pytest.mark.parametrize("said", ["error sending request", "operation timed out"])
 def test_who_does_not_answer_is_named_the_same_each_time(said: str) -> None:
     told = {
