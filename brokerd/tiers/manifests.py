@@ -15,13 +15,12 @@ from typing import Final
 from brokerd.tiers.objects.interface import AlreadyThere, NotThere, ObjectStore, ObjectStoreError, Unknown
 from remoting.tier.contents import Change
 from remoting.tier.manifest import ManifestPart, Position, decode_part, encode_part, has_whole_checkpoint
-from remoting.tier.names import manifest_name
+from remoting.tier.names import MANIFEST, manifest_name, parse_manifest_name
 
 log = logging.getLogger(__name__)
 
 MAX_PART_BYTES: Final = 256 << 20  # as stored
 PARTS_BEFORE_CHECKPOINT: Final = 256
-_DIRECTORY: Final = "manifest/"
 _MANY: Final = 1000
 _TRIES: Final = 4  # of a read whose outcome is not known; the library pauses between its own
 
@@ -88,13 +87,10 @@ class Manifests:
 
     async def _positions(self, above: int) -> list[Position]:
         found: list[Position] = []
-        after = _DIRECTORY + manifest_name(above + 1, 0).removeprefix(_DIRECTORY)[:-1] if above >= 0 else ""
+        after = manifest_name(above + 1, 0)[:-1] if above >= 0 else ""
         while True:
-            listed = await self._objects.list(_DIRECTORY, after, _MANY)
-            for each in listed:
-                epoch, _, number = each.name.removeprefix(_DIRECTORY).partition("-")
-                if epoch.isdigit() and number.isdigit():
-                    found.append(Position(int(epoch), int(number)))
+            listed = await self._objects.list(MANIFEST, after, _MANY)
+            found += [Position(*parsed) for each in listed if (parsed := parse_manifest_name(each.name)) is not None]
             if len(listed) < _MANY:
                 return [each for each in found if each.epoch > above]
             after = listed[-1].name
@@ -181,7 +177,7 @@ class ManifestWriter:
         """Remove what is before the last checkpoint, and what earlier masters wrote. Raises ObjectStoreError."""
         last = manifest_name(self.position.epoch, self._checkpoint)
         while True:
-            listed = await self._objects.list(_DIRECTORY, "", _MANY)
+            listed = await self._objects.list(MANIFEST, "", _MANY)
             old = [each.name for each in listed if each.name < last]
             if old:
                 await self._objects.remove(old)

@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from remoting.names import MAX_RETRY_TOPIC_LENGTH
 from remoting.tier.index import IndexObject, decode_entry, encode_entry
-from remoting.tier.segments import Form, QueueSegments, Segment, decode_segment, encode_segment
+from remoting.tier.segments import MOST_OFFSET, Form, QueueSegments, Segment, decode_segment, encode_segment
 
 BEGUN: Final = "begun"
 COMMITTED: Final = "committed"
@@ -34,6 +35,8 @@ INDEXED: Final = "indexed"
 UNINDEXED: Final = "unindexed"
 
 Change = list[Any]
+
+_MOST_QUEUE_ID: Final = (1 << 31) - 1
 
 
 class Queue(NamedTuple):
@@ -93,15 +96,17 @@ class TierContents:
     def _carry_out(self, change: Any) -> list[tuple[Queue, Segment]]:
         match change:
             case [str(kind), str(topic), int(queue_id), list(values)] if kind == COMMITTED:
-                self._commit(Queue(topic, queue_id), decode_segment(values))
+                self._commit(_queue(topic, queue_id), decode_segment(values))
                 return []
             case [str(kind), str(topic), int(queue_id), list(values)] if kind == GROWN:
-                self._grow(Queue(topic, queue_id), decode_segment(values))
+                self._grow(_queue(topic, queue_id), decode_segment(values))
                 return []
             case [str(kind), str(topic), int(queue_id), list(values)] if kind == MERGED:
-                return self._merge(Queue(topic, queue_id), decode_segment(values))
+                return self._merge(_queue(topic, queue_id), decode_segment(values))
             case [str(kind), str(topic), int(queue_id), int(offset)] if kind in (EXPIRED, CUT):
-                queue = Queue(topic, queue_id)
+                queue = _queue(topic, queue_id)
+                if type(offset) is bool or not 0 <= offset <= MOST_OFFSET:
+                    raise ValueError(f"no queue has that offset: {offset}")
                 segments = self._changed(queue)
                 gone = segments.drop_before(offset) if kind == EXPIRED else segments.drop_from(offset)
                 if not segments.end:
@@ -215,6 +220,15 @@ def _may_become(old: Segment, new: Segment) -> bool:
     is_longer = old.is_part_of(new) and old.end < new.end and old.message_bytes < new.message_bytes
     is_later = old.first_ms == new.first_ms and old.last_ms <= new.last_ms and old.log_end < new.log_end
     return is_longer and is_later and new.form is Form.RAW and new.stored_bytes == new.message_bytes
+
+
+def _queue(topic: str, queue_id: int) -> Queue:
+    """Raises ValueError for what no queue is called: it becomes a part of the names of objects, which may be files."""
+    if topic in ("", ".", "..") or len(topic) > MAX_RETRY_TOPIC_LENGTH or "/" in topic or "\0" in topic:
+        raise ValueError(f"{topic[:100]!r} is no topic")
+    if type(queue_id) is bool or not 0 <= queue_id <= _MOST_QUEUE_ID:
+        raise ValueError(f"{queue_id} is no queue")
+    return Queue(topic, queue_id)
 
 
 def _keys(keys: list[Any]) -> list[tuple[int, int]]:

@@ -27,6 +27,8 @@ _OBJECT: Final = re.compile(
 
 
 _INDEX: Final = re.compile(r"rmq_sys_INDEX/0/INDEX/[0-9a-f]{8}\d{20}-([0-9a-f]{1,16})-([0-9a-f]{1,16})")
+_TWO_NUMBERS: Final = re.compile(r"([0-9]{20})-([0-9]{20})")
+_TOKEN: Final = re.compile(r"[0-9]{20}")
 
 
 class Kind(Enum):
@@ -40,6 +42,7 @@ class Kind(Enum):
 _CLOCK: Final = "clock/"
 STOWED: Final = "timers/"
 _STOWED: Final = re.compile(r"timers/\d{10}-([0-9a-f]{1,16})-([0-9a-f]{1,16})")
+MANIFEST: Final = "manifest/"
 LEASES: Final = "lease/"
 STATES: Final = "state/"
 EXPORTS: Final = "export"  # what `tasks.tier.exports` calls is below it
@@ -117,7 +120,12 @@ def is_clock_name(name: str) -> bool:
 
 def manifest_name(epoch: int, number: int) -> str:
     """Below the group's directory; in the order of names they are in the order of epoch and number."""
-    return f"manifest/{epoch:0{_DIGITS}}-{number:0{_DIGITS}}"
+    return f"{MANIFEST}{epoch:0{_DIGITS}}-{number:0{_DIGITS}}"
+
+
+def parse_manifest_name(name: str) -> tuple[int, int] | None:
+    """Epoch and number of an object of the manifest; None for all else."""
+    return _two_numbers(name, MANIFEST)
 
 
 def lease_name(token: int) -> str:
@@ -128,9 +136,19 @@ def lease_name(token: int) -> str:
 def lease_token(name: str) -> int | None:
     """What `lease_name` made the name of; None for all else."""
     digits = name.removeprefix(LEASES)
-    return int(digits) if len(digits) == _DIGITS and digits.isdigit() else None
+    return int(digits) if _TOKEN.fullmatch(digits) else None
 
 
 def state_name(epoch: int, number: int) -> str:
     """Below the group's directory; in the order of names they are in the order of epoch and number."""
     return f"{STATES}{epoch:0{_DIGITS}}-{number:0{_DIGITS}}"
+
+
+def parse_state_name(name: str) -> tuple[int, int] | None:
+    """Epoch and number of a state object; None for all else."""
+    return _two_numbers(name, STATES)
+
+
+def _two_numbers(name: str, directory: str) -> tuple[int, int] | None:
+    found = _TWO_NUMBERS.fullmatch(name.removeprefix(directory)) if name.startswith(directory) else None
+    return None if found is None else (int(found[1]), int(found[2]))

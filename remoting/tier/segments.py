@@ -14,9 +14,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from remoting.tier.names import ENTRY_BYTES, Kind, object_name
+
+MOST_OFFSET: Final = 1 << 58  # of a queue: its units have 20 bytes, and places in files are numbers of 63 bits
+_MOST_NUMBER: Final = 1 << 62
+_MOST_MESSAGE_BYTES: Final = (
+    1 << 40
+)  # of a segment; who reads what is compressed reads an index of 1/65536 of that at once
 
 
 class Form(IntEnum):
@@ -220,9 +226,11 @@ def decode_segment(values: Any) -> Segment:
     """Raises ValueError when that is none."""
     if not isinstance(values, list) or len(values) != len(Segment._fields):
         raise ValueError(f"a segment has {len(Segment._fields)} numbers")
-    if not all(type(value) is int and value >= 0 for value in values):
-        raise ValueError("a segment's numbers are whole, and none is negative")
+    if not all(type(value) is int and 0 <= value < _MOST_NUMBER for value in values):
+        raise ValueError("a segment's numbers are whole, and none is negative or larger than anything is")
     segment = Segment._make([*values[:-1], Form(values[-1])])
-    if not segment.first < segment.end or not segment.message_bytes:
-        raise ValueError("a segment is not empty")
+    if not segment.first < segment.end <= MOST_OFFSET:
+        raise ValueError("a segment has messages, and ends where a queue may")
+    if not 0 < segment.message_bytes <= _MOST_MESSAGE_BYTES:
+        raise ValueError(f"a segment has 1 to {_MOST_MESSAGE_BYTES} bytes of messages")
     return segment

@@ -8,10 +8,10 @@ from typing import Final
 
 from remoting.tier.contents import TierContents
 from remoting.tier.manifest import Followed, ManifestPart, Position, decode_part, has_whole_checkpoint
-from remoting.tier.names import manifest_name
+from remoting.tier.names import MANIFEST, manifest_name, parse_manifest_name
 from tasks.tier.objects import NotThere, Objects, TierError
 
-_DIRECTORY: Final = "manifest"
+_DIRECTORY: Final = MANIFEST.rstrip("/")
 
 
 class Manifest:
@@ -77,12 +77,8 @@ class Manifest:
         self.position = part.position
 
     def _positions(self) -> list[Position]:
-        found = []
-        for each in self._objects.list(_DIRECTORY):
-            epoch, _, number = each.name.removeprefix(f"{_DIRECTORY}/").partition("-")
-            if epoch.isdigit() and number.isdigit():
-                found.append(Position(int(epoch), int(number)))
-        return found
+        parsed = [parse_manifest_name(each.name) for each in self._objects.list(_DIRECTORY)]
+        return [Position(*each) for each in parsed if each is not None]
 
     def _read(self, position: Position) -> ManifestPart:
         name = manifest_name(*position)

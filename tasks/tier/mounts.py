@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from remoting.tier.leases import Lease, decode_lease
-from remoting.tier.names import LEASES, lease_name, lease_token
+from remoting.tier.names import LEASES, MANIFEST, lease_name, lease_token
 from tasks.tier.objects import NotThere, Objects, TierError
 
-_MANIFEST: Final = "manifest"
+_MANIFEST: Final = MANIFEST.rstrip("/")
 _LOOKS: Final = 3  # old leases are removed while this looks
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from brokerd.tiers.objects.interface import AlreadyThere, ObjectStore, ObjectStoreError
 from remoting.checksum import crc32
-from remoting.tier.names import STATES, state_name
+from remoting.tier.names import STATES, parse_state_name, state_name
 from remoting.tier.states import MAX_BYTES, Row, decode_state, encode_state
 
 _KEPT: Final = 2
@@ -41,7 +41,9 @@ class StateWriter:
 
     async def _remove_old(self, last: str) -> None:
         listed = await self._objects.list(STATES, "", _MANY)
-        old = sorted(each.name for each in listed if each.name < last)[: -(_KEPT - 1)]
+        old = sorted(each.name for each in listed if each.name < last and parse_state_name(each.name) is not None)[
+            : -(_KEPT - 1)
+        ]
         if old:
             await self._objects.remove(old)
 
@@ -51,7 +53,7 @@ async def read_state(objects: ObjectStore) -> list[Row]:
     last, after = "", ""
     while True:
         listed = await objects.list(STATES, after, _MANY)
-        last = max([last, *(each.name for each in listed)])
+        last = max([last, *(each.name for each in listed if parse_state_name(each.name) is not None)])
         if len(listed) < _MANY:
             break
         after = listed[-1].name
