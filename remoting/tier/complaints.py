@@ -19,7 +19,7 @@ _CREDENTIALS: Final = (
 _NO_ROOM: Final = "it is full: make room there, or keep less with tiers.reserved_time_ms"
 _NOT_WRITABLE: Final = "this process may not write there: give its user the directory of tiers.url"
 _NO_DIRECTORY: Final = (
-    "something else is in the place of the directory: mount it again, or name another one in tiers.url"
+    "the directory is away, or something else is in its place: mount it again, or name another one in tiers.url"
 )
 
 # How servers and systems say that asking again is of no use until somebody did something

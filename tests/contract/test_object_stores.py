@@ -339,7 +339,7 @@ def test_a_file_in_the_place_of_the_directory(tmp_path: Path, runner: asyncio.Ru
     store = Used(open_backend(TierSettings(url=f"file://{tmp_path}/tier"), DIRECTORY), runner)
     (tmp_path / "tier").rmdir()
     (tmp_path / "tier").touch()
-    assert_refused(store, "something else is in the place of the directory: mount it again")
+    assert_refused(store, "something else is in its place: mount it again")
 
 
 def test_no_directory_can_be_made(tmp_path: Path) -> None:

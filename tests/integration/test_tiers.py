@@ -178,7 +178,7 @@ def test_a_dead_store_stops_no_sends(cluster: Cluster, tiered: Tiered) -> None:
     try:
         expected += sent(cluster, "Dead", MESSAGES)
         master = cluster.brokers[cluster.master()]
-        eventually("it says why", lambda: "something else is in the place of the directory" in master.log_text())
+        eventually("it says why", lambda: "something else is in its place" in master.log_text())
         expected += sent(cluster, "Dead", 2 * MESSAGES)
     finally:
         tiered.tier.unlink()

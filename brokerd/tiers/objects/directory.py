@@ -111,9 +111,13 @@ class DirectoryFiles:
         try:
             return os.open(self._root / name, flags | os.O_CLOEXEC)
         except FileNotFoundError:
-            if not self._root.is_dir():
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self._root)) from None
+            self._require_root()
             raise
+
+    def _require_root(self) -> None:
+        """Raises NotADirectoryError when the directory is away: that is another matter than a file that is."""
+        if not self._root.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self._root)) from None
 
     def _read_directly(self, descriptor: int, start: int, length: int) -> Bytes | None:
         """The same past the page cache; None where that is not possible."""
@@ -144,8 +148,7 @@ class DirectoryFiles:
         try:
             return os.open(draft, flags, 0o600)
         except FileNotFoundError:
-            if not self._root.is_dir():  # it is not made again: somebody took it away, or has not mounted it
-                raise
+            self._require_root()  # it is not made again: somebody took it away, or has not mounted it
             draft.parent.mkdir(parents=True, exist_ok=True)
             return os.open(draft, flags, 0o600)
 
