@@ -65,17 +65,17 @@ def main() -> int:
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="logboom-tier-"))
     try:
-        return max(
-            run(root, options.seconds, options.kills, options.faults, options.seed),
-            run_appliance(root / "appliance"),
-            run_troubles(root / "troubles"),
-        )
+        code, told = run(root, options.seconds, options.kills, options.faults, options.seed)
+        print(told, flush=True)
+        code = max(code, run_appliance(root / "appliance"), run_troubles(root / "troubles"))
+        print(told, flush=True)
+        return code
     finally:
         shutil.rmtree(root)
 
 
-def run(root: Path, seconds: float, kills: int, share: float, seed: int) -> int:
-    """The exit code."""
+def run(root: Path, seconds: float, kills: int, share: float, seed: int) -> tuple[int, str]:
+    """The exit code, and how much there was and was read."""
     with S3Server() as server, FaultProxy(server.port, seed) as proxy:
         server.make_bucket(BUCKET)
         url, options = f"s3://{BUCKET}/logboom", write_options(root / "options", proxy.port)
@@ -193,7 +193,7 @@ def _judge(
     read: Mapping[Queue, Sequence[Record]],
     mounted: set[bytes],
     refusal: str,
-) -> int:
+) -> tuple[int, str]:
     print(f"a send to the mount: {refusal}", flush=True)
     is_right = "read-only" in refusal
     for queue in QUEUES:
@@ -212,9 +212,9 @@ def _judge(
     if foreign := mounted - bodies:
         print(f"{len(foreign)} messages came from the mount that nobody uploaded", flush=True)
     acked = {body for history in histories.values() for body in history.acknowledged}
-    print(f"{acknowledged} acknowledged, {counts[0]} uploaded, {len(acked & mounted)} read back", flush=True)
+    told = f"{acknowledged} acknowledged, {counts[0]} uploaded, {len(acked & mounted)} read back"
     is_whole = counts == [acknowledged, acknowledged] and not missing and not foreign
-    return 0 if is_right and acknowledged and is_whole else 1
+    return 0 if is_right and acknowledged and is_whole else 1, told
 
 
 def _kept(history: History, records: Sequence[Record]) -> int:
