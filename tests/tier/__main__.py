@@ -10,6 +10,7 @@ Everything is read by the manifest alone, then another broker mounts the group, 
 there.
 
 Then an appliance (`manage.py up`) loses the disks of a broker group, and an operator mounts it there by `manage.py group mount`.
+In another one a group that is well is retired, switched off and mounted.
 And appliances run without a bucket, with credentials that are refused, and with a store that is full.
 
 It ends with `N acknowledged, N uploaded, N read back`; the exit code is 1 when a message is missing.
@@ -40,7 +41,7 @@ from tests.support.cold_reading import FILLER, SHORT_LIVES, make_cold, make_topi
 from tests.support.object_faults import FaultProxy, evenly
 from tests.support.object_servers import S3Server, write_options
 from tests.support.workload import History, Producer, check_queue
-from tests.tier import appliance, troubles
+from tests.tier import appliance, retiring, troubles
 from tests.tier.alone import contents_by_manifest, read_segment
 from tests.tier.found import Asking, check_found, read_back
 from tests.tier.mounting import READERS, begin_group, consume_all, lose_disks, mount, refusal_of_a_send
@@ -67,7 +68,9 @@ def main() -> int:
     try:
         code, told = run(root, options.seconds, options.kills, options.faults, options.seed)
         print(told, flush=True)
-        code = max(code, run_appliance(root / "appliance"), run_troubles(root / "troubles"))
+        code = max(
+            code, run_appliance(root / "appliance"), run_retired(root / "retired"), run_troubles(root / "troubles")
+        )
         print(told, flush=True)
         return code
     finally:
@@ -103,6 +106,13 @@ def run_appliance(root: Path) -> int:
     uploaded, found = appliance.run(root)
     print(f"{uploaded} uploaded by an appliance, {found} read back from its mount", flush=True)
     return 0 if uploaded and found == uploaded else 1
+
+
+def run_retired(root: Path) -> int:
+    """The exit code of the part with a broker group that is given up while it is well."""
+    had, found = retiring.run(root)
+    print(f"{had} messages of a group that was retired, {found} read back from its mount", flush=True)
+    return 0 if had and found == had else 1
 
 
 def run_troubles(root: Path) -> int:
