@@ -18,7 +18,7 @@ from brokerd.journal.journal import Journal, JournalSettings
 from brokerd.journal.record_log import RecordLog
 from brokerd.journal.slices import InSlices
 from brokerd.metadata import tier_policy as policy
-from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.derived.dispatcher import Arrival, Arrivals
 from brokerd.tiers.commits import Commits, Told
 from brokerd.tiers.in_log import TierReads
 from brokerd.tiers.index.searching import ColdIndex
@@ -284,17 +284,16 @@ class TierService:
 
     # ---- messages and topics
 
-    def arrived(self, arrivals: Sequence[Arrival]) -> None:
+    def arrived(self, arrivals: Arrivals) -> None:
         """Messages became readable."""
         if self.objects is None or self._is_mount:
             return
         is_news, pending = False, self.pending
-        for topic, queue_id, max_offset, _ in arrivals:
-            queue = topic, queue_id
+        for queue, max_offset in arrivals.ends():
             if queue in pending:
                 is_news |= pending.grown(queue, max_offset)
             else:
-                self._look_at(Queue(topic, queue_id))
+                self._look_at(Queue(*queue))
                 is_news |= queue in pending
         if is_news and self._uploader is not None:
             self._uploader.wake()

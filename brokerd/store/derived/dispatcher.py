@@ -57,6 +57,13 @@ class Arrivals(Sequence[Arrival]):
             self._known = [Arrival(*key, end_of(key), codes) for key, codes in self._codes.all().items()]
         return self._known
 
+    def ends(self) -> Sequence[tuple[QueueKey, int]]:
+        """Where each queue that got some ends, as it is for `all`, for who does not want to know of what."""
+        if self._known is not None:
+            return [((each.topic, each.queue_id), each.max_offset) for each in self._known]
+        end_of = self._end_of
+        return [(key, end_of(key)) for key in self._codes.queues()]
+
     def awaited(self, is_awaited: Callable[[str], bool]) -> Sequence[Arrival]:
         """Those in the topics for which that is so; it is asked once for each topic."""
         topics = set(filter(is_awaited, self.topics))

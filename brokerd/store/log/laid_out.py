@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple, overload
 
 from brokerd.store.log.derive import Entry
 
 # `struct unit` of brokerd/native/units.h: topic, queue id, slot, queue offset, position, size, code, count
 LAID_OUT: Final = struct.Struct("=iiqqqqqq")
+# Of the numbers of 64 bits in such a struct
+_NUMBERS: Final = LAID_OUT.size // 8
+_SLOT_NUMBER: Final = 1
 
 QueueKey = tuple[str, int]
 
@@ -82,6 +85,11 @@ class LaidOut(Sequence[Entry]):
         """The slot of an entry's queue."""
         slot: int = LAID_OUT.unpack_from(self.content, index * LAID_OUT.size)[2]
         return slot
+
+    def queues(self) -> Collection[QueueKey]:
+        """Those of the entries, in the order in which they occur; no entry is made for that."""
+        keys = self.slots.keys
+        return [keys[slot] for slot in dict.fromkeys(array("q", self.content)[_SLOT_NUMBER::_NUMBERS])]
 
     def part(self, begin: int, end: int) -> LaidOut:
         """Some of the entries."""

@@ -5,7 +5,7 @@ Of ten thousand queues that get messages hardly one is waited for: what C put be
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Collection, Set
 from typing import NamedTuple
 
 from brokerd.store.log.entry_columns import EntryColumns
@@ -56,6 +56,18 @@ class RoundCodes:
             else:
                 found.update([topic for topic, _ in part])
         return found
+
+    def queues(self) -> Collection[QueueKey]:
+        """These, for who does not want the codes, which are what takes time."""
+        found: dict[QueueKey, None] = {}
+        for part in self._parts:
+            if isinstance(part, LaidOut):
+                found.update(dict.fromkeys(part.queues()))
+            elif isinstance(part, ReadBack):
+                found.update(dict.fromkeys(key for key in part.entries.keys if key not in part.others))
+            else:
+                found.update(dict.fromkeys(part))
+        return found.keys()
 
     def all(self) -> dict[QueueKey, list[int]]:
         """Of each queue the codes, in order."""

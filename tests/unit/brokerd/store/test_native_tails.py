@@ -135,7 +135,10 @@ class Pair:
                 else:
                     queues.apply(list(entries), codes.present())
             queues.apply_laid_out(laid_out(self.slots, others), codes)
-            told.append((bool(codes), codes.topics() == {key[0] for key in codes.all()}, codes.all()))
+            topics, keys = codes.topics(), set(codes.queues())
+            told.append(
+                (bool(codes), (topics, keys) == ({key[0] for key in codes.all()}, codes.all().keys()), codes.all())
+            )
         assert told[0][2] == told[1][2]
         assert told[0][:2] == (bool(told[1][2]), True)
         self.check()
@@ -150,8 +153,12 @@ class Pair:
             queues.apply_laid_out(entries.part(0, at), codes)
             queues.apply(list(entries.part(at, at + 1)), codes.present())
             queues.apply_laid_out(entries.part(at + 1, len(entries)), codes)
-            told.append((bool(codes), codes.topics() >= {key[0] for key in codes.all()}, codes.all()))
+            topics, keys = codes.topics(), set(codes.queues())
+            told.append(
+                (bool(codes), topics >= {key[0] for key in codes.all()}, keys == codes.all().keys(), codes.all())
+            )
         assert told[0] == told[1]
+        assert told[0][2]
         self.check()
 
     def change(self, random: Random) -> None:
@@ -343,6 +350,11 @@ def test_laid_out_entries_are_a_sequence_like_any_other() -> None:
     assert list(entries[1:]) == expected[1:]
     assert entries[::2] == expected[::2]
     assert entries.tallies == [Tally("A", 3, 273), Tally("B", 1, 92)]
+    assert [list(each.queues()) for each in (entries, entries.part(1, 2), entries.part(1, 1))] == [
+        [KEYS[0], KEYS[4]],
+        [KEYS[4]],
+        [],
+    ]
     assert list(entries[1:2]) == list(entries.part(1, 2))
     assert entries.part(1, 2).tallies == [Tally("B", 1, 92)]
     assert [list(of_topic(entries, topic)) for topic in ("A", "none")] == [expected[::2], []]
