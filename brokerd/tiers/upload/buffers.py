@@ -11,16 +11,22 @@ from typing import Final
 
 from brokerd.tiers.objects.page_memory import large_pages
 
-KEPT_BYTES: Final = 64 << 20  # between uploads
+KEPT_BYTES: Final = 64 << 20  # while nobody uploads
 
 Buffer = mmap.mmap
 
 
 class Buffers:
-    """Those that nobody uses at the moment."""
+    """Those that nobody uses at the moment: up to `most_bytes`, as many as uploads may use together, so who uploads all the time
+    needs no new memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._free: list[Buffer] = []
+
+    @property
+    def free_bytes(self) -> int:
+        return sum(map(len, self._free))
 
     def take(self, size: int) -> Buffer:
         """One of at least so many bytes that is the caller's; its content is whatever it was."""
@@ -30,6 +36,15 @@ class Buffers:
         return large_pages(size)
 
     def give_back(self, buffer: Buffer) -> None:
-        """Nobody looks at it any more. What are too many are left to the system."""
-        if len(buffer) + sum(map(len, self._free)) <= KEPT_BYTES:
-            self._free.append(buffer)
+        """Nobody looks at it any more."""
+        self._free.append(buffer)
+        self._keep(self._most_bytes)
+
+    def rest(self) -> None:
+        """Nobody has uploaded for a while."""
+        self._keep(KEPT_BYTES)
+
+    def _keep(self, most_bytes: int) -> None:
+        """What are more, those that were free for longest, are left to the system."""
+        while self.free_bytes > most_bytes:
+            del self._free[0]

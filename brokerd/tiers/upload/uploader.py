@@ -26,7 +26,7 @@ from brokerd.tiers.objects.interface import (
 )
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upload.batches import Batch, Builder, Source
-from brokerd.tiers.upload.buffers import Buffers
+from brokerd.tiers.upload.buffers import KEPT_BYTES, Buffers
 from brokerd.tiers.upload.pending import Pending, Waiting
 from remoting.errors import CorruptedFile
 from remoting.settings import Live
@@ -41,6 +41,7 @@ _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0
 _LEAST_PAUSE_S: Final = 0.01
 _ASIDE_BYTES: Final = 64 * 1024  # more is looked at by a helper thread
+_IDLE_S: Final = 10.0  # after which memory of uploads goes, some of it
 
 
 class Loop(NamedTuple):
@@ -138,11 +139,12 @@ class Uploader:
         self._target = target
         self._loop = loop
         self._settings = settings
-        self._buffers = Buffers()
+        self._buffers = Buffers(settings.value.buffer_bytes)
         self._running = 0
         self._buffered_bytes = 0
         self._timer: Timer | None = None
         self._rest: Timer | None = None  # until it nothing is tried
+        self._idle: Timer | None = None
         # The number and the end of the segment of each queue that was put here last, and is known to end there
         self._ends: dict[Queue, tuple[int, int]] = {}
         self._growing: set[Queue] = set()  # from before the append until that is committed, or came to nothing
@@ -188,10 +190,10 @@ class Uploader:
     def stop(self) -> None:
         """Begin nothing more; what is under way ends without being told to anybody."""
         self._stopped = True
-        for timer in (self._timer, self._rest):
+        for timer in (self._timer, self._rest, self._idle):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._rest = None
+        self._timer = self._rest = self._idle = None
 
     def _free_slots(self, settings: TierSettings) -> int:
         room = (settings.buffer_bytes - self._buffered_bytes) // settings.commit_bytes
@@ -220,6 +222,20 @@ class Uploader:
             self._running -= 1
             self._buffered_bytes -= settings.commit_bytes
             self.wake()
+            self._note_idle()
+
+    def _note_idle(self) -> None:
+        """Nothing is under way, maybe for long."""
+        if self._running or self._stopped or self._buffers.free_bytes <= KEPT_BYTES:
+            return
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = self._loop.scheduler.call_later(_IDLE_S, self._idled)
+
+    def _idled(self) -> None:
+        self._idle = None
+        if not self._running:
+            self._buffers.rest()
 
     async def _put(self, queue: Queue, settings: TierSettings) -> Stored | None:
         """Store the next batch of the queue; None when there is none."""

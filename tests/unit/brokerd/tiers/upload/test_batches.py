@@ -77,7 +77,12 @@ def record(number: int, body_bytes: int) -> bytes:
 
 def built(stored: Stored, first: int, max_bytes: int, buffers: Buffers | None = None) -> Batch | None:
     builder = Builder(
-        Source(stored, PlainKeys()), buffers or Buffers(), QUEUE, range(first, len(stored.records)), 500, max_bytes
+        Source(stored, PlainKeys()),
+        buffers or Buffers(KEPT_BYTES),
+        QUEUE,
+        range(first, len(stored.records)),
+        500,
+        max_bytes,
     )
     finish(builder)
     return builder.batch()
@@ -155,7 +160,12 @@ def test_blank_units_are_passed_before_a_batch_and_end_one(has_threads: bool) ->
     assert batch is not None
     assert (batch.first, batch.end) == (2, 4)
     builder = Builder(
-        Source(Stored([None, None], has_threads=has_threads), PlainKeys()), Buffers(), QUEUE, range(2), 0, 1 << 20
+        Source(Stored([None, None], has_threads=has_threads), PlainKeys()),
+        Buffers(KEPT_BYTES),
+        QUEUE,
+        range(2),
+        0,
+        1 << 20,
     )
     finish(builder)
     assert builder.batch() is None
@@ -164,7 +174,7 @@ def test_blank_units_are_passed_before_a_batch_and_end_one(has_threads: bool) ->
 
 def test_a_turn_of_the_loop_copies_no_more_than_it_may() -> None:
     stored = Stored([record(number, 300_000) for number in range(20)])
-    builder = Builder(Source(stored, PlainKeys()), Buffers(), QUEUE, range(20), 0, 100_000_000)
+    builder = Builder(Source(stored, PlainKeys()), Buffers(KEPT_BYTES), QUEUE, range(20), 0, 100_000_000)
     copied = 0
     while builder.step():
         assert builder.bytes - copied <= PORTION_BYTES
@@ -173,7 +183,7 @@ def test_a_turn_of_the_loop_copies_no_more_than_it_may() -> None:
 
 
 def test_a_buffer_is_used_again_when_it_was_given_back() -> None:
-    buffers = Buffers()
+    buffers = Buffers(KEPT_BYTES)
     stored = Stored([record(number, 600_000) for number in range(4)])
     batch = built(stored, 0, 10_000_000, buffers)
     other = built(stored, 0, 10_000_000, buffers)
@@ -190,8 +200,11 @@ def test_a_buffer_is_used_again_when_it_was_given_back() -> None:
 
 
 def test_no_more_memory_than_a_bound_is_kept() -> None:
-    buffers, size = Buffers(), KEPT_BYTES // 4
-    taken = [buffers.take(size) for _ in range(6)]
+    size = KEPT_BYTES // 4
+    buffers = Buffers(6 * size)
+    taken = [buffers.take(size) for _ in range(8)]
     for each in taken:
         buffers.give_back(each)
-    assert sum(buffers.take(size) in taken for _ in range(6)) == 4
+    assert buffers.free_bytes == 6 * size
+    buffers.rest()
+    assert sum(buffers.take(size) in taken for _ in range(8)) == 4

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,8 +15,11 @@ from brokerd.store.store_reads import Run
 from brokerd.store.unit import UNIT
 from brokerd.tiers.index.keys import PlainKeys
 from brokerd.tiers.objects.interface import ObjectStoreError
+from brokerd.tiers.objects.page_memory import large_pages
 from brokerd.tiers.settings import TierSettings
+from brokerd.tiers.upload import buffers
 from brokerd.tiers.upload.batches import Source
+from brokerd.tiers.upload.buffers import KEPT_BYTES, Buffer
 from brokerd.tiers.upload.pending import Pending, Waiting
 from brokerd.tiers.upload.uploader import Stored, Uploader
 from remoting.settings import Live
@@ -180,3 +185,35 @@ def test_a_queue_of_which_nothing_can_be_read_is_tried_less_and_less_often(caplo
         turns.run(600_000)
     assert 5 < master.passes < 25, "pauses grow up to a minute"
     assert "nothing can be uploaded of Orders/0 from 0 on: nothing can be read" in caplog.text
+
+
+def test_who_uploads_all_the_time_needs_no_new_memory_and_gives_some_back_when_he_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[weakref.ref[Buffer]] = []
+
+    def new_memory(size: int) -> Buffer:
+        buffer = large_pages(size)
+        made.append(weakref.ref(buffer))
+        return buffer
+
+    monkeypatch.setattr(buffers, "large_pages", new_memory)
+    turns = Turns()
+    steps, pending, master = Steps(turns), Pending(), Master(1)
+    objects = FaultyObjects(Store(), steps, turns, random.Random(1))
+    objects.slow_s = 1.0
+    uploader = Uploader(pending, Source(Reads(), PlainKeys()), objects, master, steps.loop(), Live(SETTINGS))
+    at_once = SETTINGS.buffer_bytes // SETTINGS.commit_bytes
+    for number in range(5):
+        for queue in (Queue("Orders", queue_id) for queue_id in range(at_once)):
+            pending.put(queue, Waiting(number, number + 1, 1000 * number, turns.wall_ms()), 10)
+        uploader.wake()
+        turns.run(5000)
+        assert len(master.segments) == at_once
+        for segment_of in range(at_once):
+            uploader.finished(Queue("Orders", segment_of))
+        master.segments.clear()
+    assert len(made) == at_once
+    turns.run(60_000)
+    gc.collect()
+    assert sum(len(buffer) for each in made if (buffer := each()) is not None) == KEPT_BYTES
