@@ -11,6 +11,7 @@ large one, under new names, and whatever became of the append is behind what any
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -41,6 +42,8 @@ _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0
 _LEAST_PAUSE_S: Final = 0.01
 _ASIDE_BYTES: Final = 64 * 1024  # more is looked at by a helper thread
+_LONG_MESSAGES: Final = 4096  # a batch of more is made in several portions
+_LONG_AT_ONCE: Final = 2  # so many of these are made; more would only share processors, each with memory of its own
 _IDLE_S: Final = 10.0  # after which memory of uploads goes, some of it
 
 
@@ -142,6 +145,8 @@ class Uploader:
         self._buffers = Buffers(settings.value.buffer_bytes)
         self._running = 0
         self._buffered_bytes = 0
+        self._long: set[Queue] = set()  # of which a long batch is being made
+        self._line: deque[tuple[Queue, TierSettings]] = deque()  # that are about to, and wait for these
         self._timer: Timer | None = None
         self._rest: Timer | None = None  # until it nothing is tried
         self._idle: Timer | None = None
@@ -166,7 +171,7 @@ class Uploader:
         for queue in self._pending.take(now_ms, settings.commit_interval_ms, free) if free > 0 else ():
             self._running += 1
             self._buffered_bytes += settings.commit_bytes
-            self._loop.spawn(self._upload(queue, settings), f"upload {queue.topic}/{queue.queue_id}")
+            self._begin(queue, settings)
         due_ms = self._pending.next_due_ms(settings.commit_interval_ms)
         if due_ms is not None and self._free_slots(settings) > 0:
             delay_s = max(_LEAST_PAUSE_S, (due_ms - now_ms) / 1000)
@@ -194,6 +199,7 @@ class Uploader:
             if timer is not None:
                 timer.cancel()
         self._timer = self._rest = self._idle = None
+        self._line.clear()
 
     def _free_slots(self, settings: TierSettings) -> int:
         room = (settings.buffer_bytes - self._buffered_bytes) // settings.commit_bytes
@@ -203,6 +209,21 @@ class Uploader:
     def _timer_fired(self) -> None:
         self._timer = None
         self.wake()
+
+    def _begin(self, queue: Queue, settings: TierSettings) -> None:
+        waiting = self._pending.of(queue)
+        if waiting is not None and waiting.end - waiting.first > _LONG_MESSAGES:
+            if len(self._long) >= _LONG_AT_ONCE:
+                self._line.append((queue, settings))
+                return
+            self._long.add(queue)
+        self._loop.spawn(self._upload(queue, settings), f"upload {queue.topic}/{queue.queue_id}")
+
+    def _made(self, queue: Queue) -> None:
+        """Its batch is, or there will be none."""
+        self._long.discard(queue)
+        while self._line and len(self._long) < _LONG_AT_ONCE:
+            self._begin(*self._line.popleft())
 
     async def _upload(self, queue: Queue, settings: TierSettings) -> None:
         try:
@@ -219,6 +240,7 @@ class Uploader:
             if not self._stopped:
                 self._succeeded(queue, stored)
         finally:
+            self._made(queue)
             self._running -= 1
             self._buffered_bytes -= settings.commit_bytes
             self.wake()
@@ -249,6 +271,7 @@ class Uploader:
             if self._stopped:
                 builder.give_up()
                 return None
+        self._made(queue)
         batch = builder.batch()
         if batch is None:
             self._target.passed(queue, builder.passed)

@@ -8,6 +8,7 @@ import random
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,12 @@ from brokerd.tiers.objects.interface import ObjectStoreError
 from brokerd.tiers.objects.page_memory import large_pages
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upload import buffers
+from brokerd.tiers.upload import uploader as uploader_of
 from brokerd.tiers.upload.batches import Source
 from brokerd.tiers.upload.buffers import KEPT_BYTES, Buffer
 from brokerd.tiers.upload.pending import Pending, Waiting
 from brokerd.tiers.upload.uploader import Stored, Uploader
+from remoting.errors import CorruptedFile
 from remoting.settings import Live
 from remoting.tier.contents import Queue
 from remoting.tier.segments import Segment
@@ -217,3 +220,74 @@ def test_who_uploads_all_the_time_needs_no_new_memory_and_gives_some_back_when_h
     turns.run(60_000)
     gc.collect()
     assert sum(len(buffer) for each in made if (buffer := each()) is not None) == KEPT_BYTES
+
+
+class Listing(Master):
+    """Lists whose messages were stored."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.queues: list[int] = []
+
+    def stored(self, queue: Queue, stored: Stored) -> None:
+        super().stored(queue, stored)
+        self.queues.append(queue.queue_id)
+
+
+@pytest.mark.parametrize("stop_after_ms", [0, 60])
+def test_few_long_batches_are_made_at_once_and_short_ones_do_not_wait_for_them(
+    monkeypatch: pytest.MonkeyPatch, stop_after_ms: int
+) -> None:
+    monkeypatch.setattr(uploader_of, "_LONG_MESSAGES", 4)
+    turns = Turns()
+    steps, pending, master = Steps(turns), Pending(), Listing()
+    at_once = most = 0
+
+    async def aside(work: Callable[[], Any]) -> Any:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await steps.pause(0.020)
+        at_once -= 1
+        return work()
+
+    objects = FaultyObjects(Store(), steps, turns, random.Random(1))
+    loop = steps.loop()._replace(aside=aside)
+    uploader = Uploader(pending, Source(Reads(), PlainKeys()), objects, master, loop, Live(SETTINGS))
+    for queue_id in range(6):
+        pending.put(Queue("Orders", queue_id), Waiting(0, 5, 0, turns.wall_ms()), 10)
+    pending.put(Queue("Orders", 7), Waiting(0, 1, 0, turns.wall_ms()), 10)
+    turns.run(100)
+    uploader.wake()
+    if stop_after_ms:
+        turns.run(stop_after_ms)
+        uploader.stop()
+        turns.run(10_000)
+        assert master.queues == [7], "what was in the line is not begun any more"
+        return
+    turns.run(10_000)
+    assert sorted(master.queues) == [0, 1, 2, 3, 4, 5, 7]
+    assert (most, master.queues[0]) == (3, 7)
+
+
+def test_a_batch_that_cannot_be_made_lets_the_next_one_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploader_of, "_LONG_MESSAGES", 4)
+    turns = Turns()
+    steps, pending, master = Steps(turns), Pending(), Listing()
+
+    class Damaged(Reads):
+        def run_aside(
+            self, topic: str, queue_id: int, queue_offset: int, max_count: int
+        ) -> Callable[[memoryview, int], Run] | None:
+            if queue_id < 4:
+                raise CorruptedFile("its units are not what was written")
+            return super().run_aside(topic, queue_id, queue_offset, max_count)
+
+    objects = FaultyObjects(Store(), steps, turns, random.Random(1))
+    uploader = Uploader(pending, Source(Damaged(), PlainKeys()), objects, master, steps.loop(), Live(SETTINGS))
+    for queue_id in range(6):
+        pending.put(Queue("Orders", queue_id), Waiting(0, 5, 0, turns.wall_ms()), 10)
+    turns.run(100)
+    uploader.wake()
+    turns.run(1000)
+    assert sorted(master.queues) == [4, 5]
