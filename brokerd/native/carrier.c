@@ -326,12 +326,12 @@ EXPORT void native_stay_finish(struct carrier *carrier, int64_t number) {
     while (!atomic_load(&carrier->stays[number].is_over)) sched_yield();
 }
 
-/* Have a connection stay likewise for what it sends; `peer` is its address. */
-EXPORT void native_sender_put(struct carrier *carrier, int64_t number, const uint8_t *peer, int64_t peer_length, int64_t descriptor,
-                              int64_t before) {
+/* Have a connection stay likewise for what it sends; `peer` is its address, `begun` what was read of a frame, SENDER_BYTES of it at most. */
+EXPORT void native_sender_put(struct carrier *carrier, int64_t number, const uint8_t *peer, int64_t peer_length,
+                              const uint8_t *begun, int64_t begun_length, int64_t descriptor, int64_t before) {
     struct sender *sender = &carrier->lane->senders[number];
     uint64_t put = atomic_load(&carrier->put);
-    begin_sender(sender, peer, peer_length, (int32_t)descriptor);
+    begin_sender(sender, peer, peer_length, (int32_t)descriptor, begun, begun_length);
     carrier->pieces[put % PIECES] = (struct piece){NULL, NULL, 0, 0, before, NULL, sender, sender->descriptor};
     atomic_store(&carrier->put, put + 1);
     wake(carrier);

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from brokerd.native.lane import Lane, Senders
+from brokerd.native.lane import MOST_LEFT_BYTES, Lane, Senders
 from brokerd.native.library import Library
 from brokerd.native.stays import Kind, Over, Stays, Told
 from brokerd.native.wanted import BEHIND, DESCRIPTOR, LEAST_CARRIED, LENGTH, WantedArea
@@ -246,7 +246,7 @@ class Carrier:
         stays = self._stays
         if self._thread is None or not stays.have_room or self._put - self._seen >= _MOST_PIECES:
             return False
-        descriptor, ticket = connection.go_away(self._seen)
+        descriptor, ticket, _ = connection.go_away(self._seen)
         if descriptor < 0:
             return False
         number = self._put + 1
@@ -266,16 +266,16 @@ class Carrier:
         senders = self._senders
         if self._thread is None or not senders.have_room or self._put - self._seen >= _MOST_PIECES:
             return False
-        descriptor, ticket = connection.go_away(self._seen)
+        descriptor, ticket, begun = connection.go_away(self._seen, MOST_LEFT_BYTES)
         if descriptor < 0:
             return False
         number = self._put + 1
         if number - ticket >= _NEAR and ticket:
-            connection.come_back(b"")
+            connection.come_back(begun)
             return False
         connection.keep_lent(number)
         self._put = number
-        senders.begin(connection, connection.packed_peer, descriptor, (number, ticket), told)
+        senders.begin(connection, connection.packed_peer, begun, descriptor, (number, ticket), told)
         self._look_in_time()
         return True
 

@@ -32,12 +32,13 @@ static int64_t now_ns(void) {
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-void begin_sender(struct sender *sender, const uint8_t *peer, int64_t peer_length, int32_t descriptor) {
+void begin_sender(struct sender *sender, const uint8_t *peer, int64_t peer_length, int32_t descriptor, const uint8_t *begun, int64_t begun_length) {
     sender->descriptor = descriptor;
     sender->is_behind = NOT_BEHIND;
     sender->peer_length = peer_length;
     memcpy(sender->peer, peer, (size_t)peer_length);
-    sender->sent = (struct sent){0};
+    memcpy(sender->in, begun, (size_t)begun_length);
+    sender->sent = (struct sent){.left = begun_length};
     atomic_store(&sender->is_wanted, 0);
     atomic_store(&sender->is_over, 0);
 }

@@ -50,7 +50,7 @@ struct lane {
     struct sender senders[SENDERS];
 };
 
-void begin_sender(struct sender *sender, const uint8_t *peer, int64_t peer_length, int32_t descriptor);
+void begin_sender(struct sender *sender, const uint8_t *peer, int64_t peer_length, int32_t descriptor, const uint8_t *begun, int64_t begun_length);
 
 enum served { NOT_SERVED, SERVED, FIRST_SERVED };
 

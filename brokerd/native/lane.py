@@ -83,7 +83,7 @@ class Senders:
     def __init__(self, library: Library, carrier_at: int, lane: Lane) -> None:
         area, number = ctypes.c_void_p, ctypes.c_int64
         self._at, self._lane_at = carrier_at, lane.at
-        self._put = library.function("native_sender_put", None, area, number, ctypes.c_char_p, number, number, number)
+        self._put = library.function("native_sender_put", None, area, number, *(ctypes.c_char_p, number) * 2, number, number)
         self._recall = library.function("native_sender_recall", None, area, number)
         self._look = library.function("native_sender_look", ctypes.c_int32, area, number, area, area, area)
         self._finish = library.function("native_sender_finish", None, area, number)
@@ -108,14 +108,21 @@ class Senders:
         return bool(self._free)
 
     def begin(
-        self, lender: Lender, peer: bytes, descriptor: int, tickets: tuple[int, int], told: Callable[[int], None]
+        self,
+        lender: Lender,
+        peer: bytes,
+        begun: bytes,
+        descriptor: int,
+        tickets: tuple[int, int],
+        told: Callable[[int], None],
     ) -> None:
-        """There is room. `tickets` are its own, which is the next piece's, and that of the piece before it, 0 for none."""
+        """There is room. `begun` is what was read of a frame that is not all there. `tickets` are its own, which is the next
+        piece's, and that of the piece before it, 0 for none."""
         number = self._free.pop()
         own, before = tickets
         self._of[lender] = _Sender(number, lender, own, told)
         self._frames_before[number] = self._looks[number] = 0
-        self._put(self._at, number, peer, len(peer), descriptor, before - 1)
+        self._put(self._at, number, peer, len(peer), begun, len(begun), descriptor, before - 1)
 
     def recall_one(self, lender: Lender) -> None:
         """Have its stay be over soon."""

@@ -21,7 +21,7 @@ from remoting.errors import SettingsError
 
 log = logging.getLogger(__name__)
 
-ABI: Final = 26  # native.h has the same number
+ABI: Final = 27  # native.h has the same number
 
 
 class Library:

@@ -28,9 +28,10 @@ class Lender(Protocol):
         """The same while it may be lent for a piece that is not through: the descriptor, and the ticket of that. Nothing is
         written unless all of that was."""
 
-    def go_away(self, seen: int) -> tuple[int, int]:
-        """From now on somebody else reads, and answers: the descriptor, and the ticket of the piece that is under way, 0 for
-        none. -1 when something is to be read or written before."""
+    def go_away(self, seen: int, most_bytes: int = 0) -> tuple[int, int, bytes]:
+        """From now on somebody else reads, and answers: the descriptor, the ticket of the piece that is under way, 0 for none,
+        and what was read of a frame that is not all there, and has no more than so many bytes. -1 when something is to be read
+        or written before."""
 
     def come_back(self, data: Bytes) -> None:
         """Read again, and send what waited; this was read meanwhile and not taken."""

@@ -185,10 +185,14 @@ class RemotingConnection(asyncio.Protocol):
             if self._is_offered:
                 self._regulate_reading()
                 return
-            data = b"".join(self._received)
-            self._received.clear()
-            self._end_piece()
+            data = self._take_received()
         self._read(data)
+
+    def _take_received(self) -> bytes:
+        data = b"".join(self._received)
+        self._received.clear()
+        self._end_piece()
+        return data
 
     def _read(self, data: bytes) -> None:
         """Have what was read taken, or decode it; behind what is to be taken first, if that is for others."""
@@ -474,13 +478,14 @@ class RemotingConnection(asyncio.Protocol):
         """See `carrying.Lender`."""
         self._ticket = ticket
 
-    def go_away(self, seen: int) -> tuple[int, int]:
+    def go_away(self, seen: int, most_bytes: int = 0) -> tuple[int, int, bytes]:
         """See `carrying.Lender`."""
-        if self._received or not self._may_lend():
-            return -1, 0
+        if self._is_offered or (self._received and self._wanted_bytes > most_bytes) or not self._may_lend():
+            return -1, 0, b""
+        begun = self._take_received()
         self._is_away = True
         self._regulate_reading()
-        return self._descriptor, self._ticket if self._ticket > seen else 0
+        return self._descriptor, self._ticket if self._ticket > seen else 0, begun
 
     def come_back(self, data: Bytes) -> None:
         """See `carrying.Lender`."""
@@ -556,8 +561,8 @@ class RemotingConnection(asyncio.Protocol):
             log.warning("closing the connection of %s: it has %d requests open at once", self.peer, self._in_flight)
             self.abort()
             return
-        if len(commands) == 1 and self._can_take_one(commands[0]):
-            self._take_one(commands)
+        if len(commands) == 1 and not (commands[0].flag & codes.FLAG_RESPONSE or self._backlog or self._is_congested()):
+            self._take_one(commands)  # nothing is before it: it needs no backlog
             return
         for command in commands:
             if command.flag & codes.FLAG_RESPONSE:
@@ -565,10 +570,6 @@ class RemotingConnection(asyncio.Protocol):
             else:
                 self._backlog.append(command)
         self._handle_backlog()
-
-    def _can_take_one(self, command: Command) -> bool:
-        """Whether this is a request that nothing is before: it needs no backlog."""
-        return not (command.flag & codes.FLAG_RESPONSE or self._backlog or self._is_congested())
 
     def _take_one(self, commands: list[Command]) -> None:
         """Handle the only request of a read event; what it is answered at once leaves without another turn of the loop."""
@@ -627,9 +628,8 @@ class RemotingConnection(asyncio.Protocol):
         self._handle_backlog()
 
     def _is_congested(self) -> bool:
-        if self._limits.always_reads:
-            return False
-        return self._write_paused or self._out_bytes > _HIGH_WATER_BYTES or self._in_flight > self._limits.max_in_flight
+        is_behind = self._write_paused or self._out_bytes > _HIGH_WATER_BYTES
+        return not self._limits.always_reads and (is_behind or self._in_flight > self._limits.max_in_flight)
 
     def _handle(self, code: int, requests: Sequence[Command]) -> None:
         for request in requests:

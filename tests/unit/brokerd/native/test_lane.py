@@ -47,16 +47,17 @@ class Lender:
 
     packed_peer = PEER
 
-    def __init__(self) -> None:
+    def __init__(self, begun: bytes = b"") -> None:
         self.own, self.peer = socket.socketpair()
+        self.begun = begun
         self.own.setblocking(False)
         self.peer.setblocking(False)
         self.taken = -1
         self.came_back: bytes | None = None
         self.rest = b""
 
-    def go_away(self, _seen: int) -> tuple[int, int]:
-        return self.own.fileno(), 0
+    def go_away(self, _seen: int, _most_bytes: int = 0) -> tuple[int, int, bytes]:
+        return self.own.fileno(), 0, self.begun
 
     def keep_lent(self, _ticket: int) -> None:
         pass

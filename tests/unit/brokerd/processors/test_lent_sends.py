@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.native import carrier as carriers
+from brokerd.native.lane import MOST_LEFT_BYTES
 from brokerd.replication.roles.effects import Role
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.put_status import PutStatus
@@ -340,6 +341,35 @@ def test_whoever_wants_the_end_of_the_log_has_it_whole(how: str, tmp_path: Path)
             assert broker.taken > begin
 
     asyncio.run(ask())
+
+
+@on_both_loops
+async def test_who_is_always_amid_a_frame_stays_with_what_came_of_it(directory: Path) -> None:
+    """As who has much in flight."""
+    async with serving(directory) as broker:
+        [peer] = await broker.connected()
+        bodies = [b"%d" % number * (1 + 150 * number) for number in range(100)]
+        frames = [send_frame(opaque, body) for opaque, body in enumerate(bodies)]
+        halves = [(each[: len(each) // 2], each[len(each) // 2 :]) for each in frames]
+        peer.writer.write(halves[0][0])
+        for (_, second), (first, _) in zip(halves, [*halves[1:], (b"", b"")], strict=True):
+            peer.writer.write(second + first)
+            await peer.answer()
+        await broker.all_back()
+        assert broker.taken >= 50
+        assert [each.body for each in broker.sent_records()] == bodies
+
+
+@on_both_loops
+async def test_who_is_amid_a_frame_that_is_too_long_for_the_thread_does_not_stay(directory: Path) -> None:
+    async with serving(directory) as broker:
+        [peer] = await broker.connected()
+        short, long = send_frame(1, b"short"), send_frame(2, bytes(MOST_LEFT_BYTES))
+        peer.writer.write(short + long[:1000])
+        assert (await peer.answer()).opaque == 1
+        assert broker.carrier.begun == 0
+        peer.writer.write(long[1000:])
+        assert (await peer.answer()).opaque == 2
 
 
 @on_both_loops
