@@ -83,7 +83,9 @@ class Senders:
     def __init__(self, library: Library, carrier_at: int, lane: Lane) -> None:
         area, number = ctypes.c_void_p, ctypes.c_int64
         self._at, self._lane_at = carrier_at, lane.at
-        self._put = library.function("native_sender_put", None, area, number, *(ctypes.c_char_p, number) * 2, number, number)
+        self._put = library.function(
+            "native_sender_put", None, area, number, *(ctypes.c_char_p, number) * 2, number, number
+        )
         self._recall = library.function("native_sender_recall", None, area, number)
         self._look = library.function("native_sender_look", ctypes.c_int32, area, number, area, area, area)
         self._finish = library.function("native_sender_finish", None, area, number)

@@ -79,6 +79,7 @@ class SendLending:
             return
         if self._now_ns() < self._rests_until_ns or not self._may_lend:
             return
+        connection.go_on_sending()  # where reading was paused, answers are put off
         if self._carrier.have_sender(connection, connection.density.came_back) and self._lent is None:
             self._soon()
 

@@ -364,12 +364,31 @@ async def test_who_is_always_amid_a_frame_stays_with_what_came_of_it(directory: 
 async def test_who_is_amid_a_frame_that_is_too_long_for_the_thread_does_not_stay(directory: Path) -> None:
     async with serving(directory) as broker:
         [peer] = await broker.connected()
-        short, long = send_frame(1, b"short"), send_frame(2, bytes(MOST_LEFT_BYTES))
+        await peer.sent()  # the first is not dense
+        short, long = send_frame(2, b"short"), send_frame(3, bytes(MOST_LEFT_BYTES))
         peer.writer.write(short + long[:1000])
-        assert (await peer.answer()).opaque == 1
+        assert (await peer.answer()).opaque == 2
         assert broker.carrier.begun == 0
         peer.writer.write(long[1000:])
-        assert (await peer.answer()).opaque == 2
+        assert (await peer.answer()).opaque == 3
+
+
+@on_both_loops
+async def test_who_has_answers_that_are_put_off_has_them_and_stays(directory: Path) -> None:
+    """As while reading is paused."""
+    async with serving(directory) as broker:
+        [peer] = await broker.connected()
+        [connection] = broker.server.connections
+        answer = connection.respond_encoded
+
+        def put_off(frames: bytes, count: int) -> None:
+            connection.put_off_answers()
+            answer(frames, count)
+
+        connection.respond_encoded = put_off
+        for _ in range(2):  # the first is not dense
+            assert (await peer.sent()).code == codes.SUCCESS
+        assert broker.carrier.begun == 1
 
 
 @on_both_loops
