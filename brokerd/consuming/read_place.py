@@ -156,20 +156,20 @@ class ReadPlace:
 
         `usual_id` and `slow_id` are the group's; one that says nothing special gets the broker's `slow_reads_from`.
         """
-        if not self.settings.value.slave_read or (read_up_to is None and self.sends_back):
+        if not self.settings.value.slave_read:
             return MASTER
         if read_up_to is None:
-            return usual_id
-        usual_id, far_id, far_below = self.suggestions(usual_id, slow_id)
+            return MASTER if self.sends_back else usual_id
+        usual_id, far_id, far_below, _ = self.suggestions(usual_id, slow_id)
         return far_id if read_up_to < far_below else usual_id
 
-    def suggestions(self, usual_id: int, slow_id: int) -> tuple[int, int, int]:
-        """The same for whoever finds something: the broker id; the one of those who read up to a position that is far behind; and
-        below which position that is."""
+    def suggestions(self, usual_id: int, slow_id: int) -> tuple[int, int, int, int]:
+        """All that may be the same: the broker id of whoever finds something; the one of those who read up to a position that is
+        far behind; below which position that is; and the one of those who find nothing."""
         if not self.settings.value.slave_read:
-            return MASTER, MASTER, 0
+            return MASTER, MASTER, 0, MASTER
         far_id = slow_id if slow_id != USUAL_SLOW_ID else self.settings.value.slow_reads_from
-        return usual_id, far_id, self._far_below
+        return usual_id, far_id, self._far_below, self.suggest(None, usual_id)
 
     def is_far_behind(self, position: int) -> bool:
         return position < self._far_below

@@ -2,9 +2,9 @@
  * the connection for some milliseconds, and does not read from it meanwhile. brokerd/native/stays.py says who stays.
  *
  * What the loop found out counts for so long: what the reader wants and may have, and what he saw of the queue. A request is taken
- * when it is like that one byte by byte, but for its opaque and two offsets, and as many units behind its offset are known as it may look
- * at. Of any other, of one that comes too late, or when the connection is wanted back, or whose answer is not of the usual form, not a byte is taken: the loop gets it as if
- * it had come there.
+ * when it is like that one byte by byte, but for its opaque and two offsets, and as many units behind its offset are known as it takes
+ * to answer it. Of any other, of one that comes too late, or when the connection is wanted back, or whose answer is not of the usual
+ * form, not a byte is taken: the loop gets it as if it had come there.
  *
  * Bounds: no more is read than there is room for, and what was taken makes room. An answer's are those of pulls.c.
  */
@@ -32,7 +32,8 @@ void begin_stay(struct stay *stay, const struct slot *like, const struct wanted 
     atomic_store(&stay->is_over, 0);
 }
 
-/* Prepare the answer to a request: 0 when it is for the loop. */
+/* Prepare the answer to a request, also that none of the messages is wanted: 0 when it is for the loop, which may know more of the
+ * queue. */
 static int prepare(struct stay *stay, const struct frame *frame, int64_t *commit_offset) {
     struct wanted *wanted = &stay->wanted;
     int64_t numbers[ASKED_NUMBERS] = {[COMMIT_OFFSET] = -1};
@@ -40,8 +41,10 @@ static int prepare(struct stay *stay, const struct frame *frame, int64_t *commit
     *commit_offset = numbers[COMMIT_OFFSET];
     wanted->opaque = numbers[OPAQUE];
     wanted->queue_offset = numbers[QUEUE_OFFSET];
-    if (wanted->queue_offset < wanted->min_offset || wanted->queue_offset > wanted->units_end - wanted->most_units) return 0;
-    return prepare_pull(wanted, &stay->answer) > 0;
+    if (wanted->queue_offset < wanted->min_offset) return 0;
+    int64_t length = prepare_pull(wanted, &stay->answer);
+    if (length < 0 || wanted->is_short) return 0;
+    return length > 0 || prepare_none(wanted, &stay->answer) > 0;
 }
 
 /* Answer a request: 0 when it is for the loop. */
@@ -52,6 +55,7 @@ static int answer(struct stay *stay, const struct frame *frame, uint8_t *made, i
     int64_t written = send_answer(&stay->answer, made, room, stay->descriptor);
     if (written < 0) return 0;
     told->answers++;
+    told->misses += stay->wanted.message_count == 0;
     told->messages += stay->wanted.message_count;
     told->body_bytes += stay->wanted.body_bytes;
     told->next_offset = stay->wanted.next_offset;

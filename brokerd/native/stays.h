@@ -12,6 +12,7 @@ enum { STAYS = 16, STAY_BYTES = 2048 }; /* at once; of requests that came. stays
 struct told { /* of a stay, stays.py has the same */
     int64_t answers, messages, body_bytes, next_offset; /* that were given; and where the last one ends */
     int64_t commit_offset;                              /* the last one that was told; -1: none */
+    int64_t misses;                                     /* answers without a message */
     int64_t busy_ns;
     int64_t length, written; /* of the last answer */
     int64_t left;            /* bytes that were read, and not taken */

@@ -22,13 +22,15 @@ LONGEST_NS: Final = 20_000_000  # so long counts what was looked at before
 
 class Told(NamedTuple):
     """What was done in a stay: how much was given; where the last answer ends, and the last offset that was told to be committed,
-    -1 for none; how long that took. The last answer has `length` bytes, of which so many were written."""
+    -1 for none; `misses` of the answers had no message; how long that took. The last answer has `length` bytes, of which so many
+    were written."""
 
     answers: int
     messages: int
     body_bytes: int
     next_offset: int
     commit_offset: int
+    misses: int
     busy_ns: int
     length: int
     written: int

@@ -33,13 +33,14 @@ class Sight:
         "area",
         "file",
         "key",
+        "least_units",
         "most_units",
     )
 
     def __init__(self, area: WantedArea) -> None:
         self.area = area
         self.key = "", 0
-        self.most_units = 0
+        self.least_units = self.most_units = 0
         self.ahead_units = 0  # that are kept of what is at hand behind those that one look wants
         self.forget()
 
@@ -57,9 +58,10 @@ class Sight:
         """What is known of the queue, which the area refers to."""
         return self._units
 
-    def read(self, topic: str, queue_id: int, most_units: int) -> None:
-        """From now on look at so many units of a queue at most."""
+    def read(self, topic: str, queue_id: int, most_units: int, least_units: int | None = None) -> None:
+        """From now on look at so many units of a queue at most; None: at no less, as far as there are some."""
         self.key, self.most_units = (topic, queue_id), most_units
+        self.least_units = most_units if least_units is None else least_units
 
     def has(self, queue: ConsumeQueue, writes: int, begin: int, end: int) -> bool:
         """Whether the units from `begin` on, before `end`, are known. Nothing is known any more of a queue that was cut, or when

@@ -217,8 +217,8 @@ class StoreReads:
 
     def sees(self, sight: Sight, queue_offset: int) -> bool:
         """Whether there are messages from that offset on whose records are in a file that the library can read, and the tier is
-        not to be asked: what the sight has of them is right then, in this turn of the loop. Raises CorruptedFile for units that
-        are not what was written."""
+        not to be asked: what the sight has of them, `least_units` if there are so many, is right then, in this turn of the loop.
+        Raises CorruptedFile for units that are not what was written."""
         queue, log = self.queues.table.get(sight.key), self.commitlog
         if queue is None:
             return False
@@ -227,22 +227,34 @@ class StoreReads:
             return False
         if self.cold_first is not None and self.cold_first.end(queue, queue_offset):
             return False
-        writes = queue.writes
-        if not sight.has(queue, writes, queue_offset, min(queue_offset + sight.most_units, max_offset)):
-            try:
-                units = queue.read_ahead(queue_offset, sight.most_units, sight.ahead_units)
-            except DamagedUnits as error:
-                self._tell_damaged_units(queue, error)
-                raise
-            if not units:
-                return False
-            sight.note_units(queue, writes, queue_offset, units)
-        segment = log.reads.segment_of(sight.place(queue_offset))
-        if segment is None or not (sight.has_file(segment) or sight.note_file(segment)):
+        end = min(queue_offset + sight.least_units, max_offset)
+        if not (sight.has(queue, queue.writes, queue_offset, end) or self._look(sight, queue, queue_offset)):
             return False
         numbers = sight.area.numbers
         numbers[MIN_OFFSET], numbers[MAX_OFFSET] = min_offset, max_offset
-        return True
+        return self.sees_place(sight, sight.place(queue_offset))
+
+    def sees_further(self, sight: Sight, queue_offset: int) -> bool:
+        """Look at as many units from there on as the sight wants at most, which it said in this turn that it sees. Raises
+        CorruptedFile likewise."""
+        queue = self.queues.table.get(sight.key)
+        return queue is not None and self._look(sight, queue, queue_offset)
+
+    def sees_place(self, sight: Sight, place: int) -> bool:
+        """Have the sight see the file that has this record, if the library can read it."""
+        segment = self.commitlog.reads.segment_of(place)
+        return segment is not None and (sight.has_file(segment) or sight.note_file(segment))
+
+    def _look(self, sight: Sight, queue: ConsumeQueue, queue_offset: int) -> bool:
+        writes = queue.writes
+        try:
+            units = queue.read_ahead(queue_offset, sight.most_units, sight.ahead_units)
+        except DamagedUnits as error:
+            self._tell_damaged_units(queue, error)
+            raise
+        if units:
+            sight.note_units(queue, writes, queue_offset, units)
+        return bool(units)
 
     def _preferring_cold(
         self, first: ColdFirst, topic: str, queue_id: int, queue_offset: int, read: Callable[[Cold, int], _Result]

@@ -1,9 +1,10 @@
 /* Raw pull load for a remoting broker: C connections, each pulling one queue from its beginning to its end, over and over.
  *
- *   pull HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS [PULLS_PER_SECOND | round TAG]
+ *   pull HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS [PULLS_PER_SECOND | round TAG | along TAG]
  *
  * Each connection keeps IN_FLIGHT requests open (code 11, 32 messages at most, filter "*"), on IN_FLIGHT different places of its queue.
- * With a last number, no more are asked in a second, all connections together. With `round` and a tag (or *), each connection goes
+ * With a last number, no more are asked in a second, all connections together. With `along` and a tag, or several with `||`, messages
+ * of these are asked for; who finds none where he looked goes on behind that. With `round` and a tag (or *), each connection goes
  * round its share of the queues instead, at least IN_FLIGHT of them, and begins a queue again where less than a whole answer is left.
  * Prints one line of JSON: requests answered with messages, messages, answers with another code, seconds, and latency percentiles
  * in microseconds. Every body is walked record by record: the count is that of whole records.
@@ -46,7 +47,7 @@ static size_t latency_count;
 static long long answered, messages, others, open_requests;
 static const char *topic, *tag = "*";
 static int window, queues, count;
-static int is_round;
+static int is_round, is_along;
 static uint64_t pause_ns, next_ns; /* between two requests, and when the next one may be asked */
 
 static uint64_t now_ns(void) {
@@ -130,7 +131,9 @@ static void take_answer(struct connection *c, const char *header, size_t length,
         place->offset = field(header, length, "\"nextBeginOffset\"");
     } else {
         others++;
-        place->offset = 0; /* the end of the queue: begin again */
+        long long next = field(header, length, "\"nextBeginOffset\"");
+        /* the end of the queue: begin again */
+        place->offset = is_along && next > place->offset && next < field(header, length, "\"maxOffset\"") ? next : 0;
     }
     if (is_round) {
         int is_whole = field(header, length, "\"maxOffset\"") >= place->offset + MESSAGES;
@@ -167,9 +170,9 @@ static int compare(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 8 || argc > 10 || (argc == 10 && strcmp(argv[8], "round") != 0))
-        fail("usage: pull HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS [PULLS_PER_SECOND | round TAG]");
-    if (argc == 10) is_round = 1, tag = argv[9];
+    if (argc == 10) is_round = strcmp(argv[8], "round") == 0, is_along = strcmp(argv[8], "along") == 0, tag = argv[9];
+    if (argc < 8 || argc > 10 || (argc == 10 && !is_round && !is_along))
+        fail("usage: pull HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS [PULLS_PER_SECOND | round TAG | along TAG]");
     if (argc == 9) pause_ns = (uint64_t)(1e9 / atof(argv[8]));
     topic = argv[3];
     queues = atoi(argv[4]), count = atoi(argv[5]);

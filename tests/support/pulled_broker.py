@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -120,13 +120,14 @@ class Broker:
         )
         self.peers: list[Peer] = []
 
-    def fill(self, count: int = 100, body_bytes: int = LARGE) -> None:
-        """So many messages in each queue, those of several between one another."""
+    def fill(self, count: int = 100, body_bytes: int = LARGE, tags: Sequence[str] = ("x",)) -> None:
+        """So many messages in each queue, those of several between one another; with these tags in turn."""
         rng = Random(1)
-        for _ in range(count):
+        for number in range(count):
+            tag = tags[number % len(tags)]
             put(
                 self.store,
-                *(draft(rng.randbytes(body_bytes), topic="t", queue_id=queue, tag="x") for queue in range(QUEUES)),
+                *(draft(rng.randbytes(body_bytes), topic="t", queue_id=queue, tag=tag) for queue in range(QUEUES)),
             )
 
     def count_of(self, offset: int, queue_id: int = 0, count: int = 32) -> int:
@@ -170,11 +171,16 @@ class Broker:
 
 @asynccontextmanager
 async def serving(
-    directory: Path, carrier: Counted | None = None, *, messages: int = 0, body_bytes: int = LARGE
+    directory: Path,
+    carrier: Counted | None = None,
+    *,
+    messages: int = 0,
+    body_bytes: int = LARGE,
+    tags: Sequence[str] = ("x",),
 ) -> AsyncIterator[Broker]:
     """With so many messages in each queue."""
     broker = Broker(directory, carrier or Counted())
-    broker.fill(messages, body_bytes)
+    broker.fill(messages, body_bytes, tags)
     broker.carrier.start(asyncio.get_running_loop())
     await broker.server.start()
     try:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from brokerd.consuming.read_place import ReadPlace
-from brokerd.native.carrier import NOT_LENT, NOT_MADE, NOTHING_WANTED, Carrier, Failed
+from brokerd.native.carrier import LEFT, NOT_LENT, NOT_MADE, NOTHING_WANTED, Carrier, Failed
 from brokerd.native.library import Library
 from brokerd.native.memory import Pinned
 from brokerd.native.stays import Kind, Told
-from brokerd.native.wanted import FILE, FILE_BEGIN, FILE_LENGTH, OPAQUE, QUEUE_OFFSET
+from brokerd.native.wanted import FILE, FILE_BEGIN, FILE_LENGTH, IS_SHORT, LATER, OPAQUE, QUEUE_OFFSET
 from brokerd.processors.pulling.standing import MASTERS, ROOM, Given, Standing
 from brokerd.processors.pulling.terms import MAX_BYTES, MAX_MESSAGES, PullTerms
 from brokerd.store.log.record_checks import examples, first_bad
@@ -30,11 +30,12 @@ from remoting.transport.connection import RemotingConnection
 
 _ANSWER_BYTES: Final = 1840  # pulls.h: `struct answer`
 _LEFT: Final = -1
+_LOOKS: Final = 3  # at a queue and the log, for one answer
 
 
 class Wanted(NamedTuple):
-    """Which messages of a window, from `queue_offset` on, and what else the answer says: where to read the next, and where if
-    what is read now ends below a position of the log."""
+    """Which messages of a window, from `queue_offset` on, and what else the answer says: where to read the next, where if what is
+    read now ends below a position of the log, and where if none is wanted."""
 
     queue_offset: int
     max_count: int
@@ -44,6 +45,7 @@ class Wanted(NamedTuple):
     next_broker: int
     next_broker_when_far: int
     far_below: int
+    next_broker_when_none: int
 
 
 class Asking(NamedTuple):
@@ -56,7 +58,7 @@ class Asking(NamedTuple):
 
 
 class LaidOut(NamedTuple):
-    """An answer as it is sent, which is nothing when none of the messages is wanted."""
+    """An answer as it is sent; when none of the messages is wanted, it says so, and where to go on."""
 
     frame: bytes
     given: Given
@@ -74,6 +76,7 @@ class AnswerLayout:
         self._carrier = carrier
         self._prepared = library.function("native_pull_prepared", number, pointer, ctypes.c_char_p, pointer)
         self._prepared_seen = library.function("native_pull_prepared_seen", number, pointer, pointer)
+        self._none = library.function("native_pull_none", number, pointer, pointer)
         self._made = library.function("native_pull_made", number, pointer, pointer, number)
         out = bytearray(ROOM)
         self._areas = out, bytearray(_ANSWER_BYTES)  # to keep them where they are
@@ -106,12 +109,28 @@ class AnswerLayout:
             standing.suggest(brokers)
         numbers = standing.area.numbers
         numbers[QUEUE_OFFSET], numbers[OPAQUE] = offset, opaque
-        done = carrier.give(connection, standing.area, sight.file, Failed(failed, request))
-        if done >= NOTHING_WANTED and done != NOT_MADE:
-            return standing
-        if done == NOT_LENT:
-            return self._give_behind(connection, standing)
+        for _ in range(_LOOKS):
+            done = carrier.give(connection, standing.area, sight.file, Failed(failed, request))
+            if done == NOT_LENT:
+                done = self._give_behind(connection, standing)
+            if done >= NOTHING_WANTED and done != NOT_MADE:
+                return standing
+            if done != LEFT or not self._look_again(reads, standing, offset):
+                break
         return None
+
+    def _look_again(self, reads: StoreReads, standing: Standing, offset: int) -> bool:
+        """Whether more is seen than what was not enough: of the queue, or of the log, where all that is wanted is in another
+        file."""
+        numbers = standing.area.numbers
+        if numbers[IS_SHORT]:
+            return reads.sees_further(standing.sight, offset)
+        return numbers[LATER] >= 0 and reads.sees_place(standing.sight, numbers[LATER])
+
+    def none_of(self, looked_at: Standing) -> bytes:
+        """The answer to who wants none of the messages that were looked at just now."""
+        self._none(looked_at.area.pointer, self._answer_at)
+        return self._make()
 
     def have_stay(
         self,
@@ -138,16 +157,16 @@ class AnswerLayout:
         if self._carrier is not None:
             self._carrier.take_stays_back()
 
-    def _give_behind(self, connection: RemotingConnection, standing: Standing) -> Standing | None:
-        """The same behind what the connection has to send."""
-        area = standing.area
-        length: int = self._prepared_seen(area.pointer, self._answer_at)
-        if length > 0:
-            answer = self._make()
-            if not answer:
-                return None
-            connection.respond_encoded(answer, 1)
-        return None if length == _LEFT else standing
+    def _give_behind(self, connection: RemotingConnection, standing: Standing) -> int:
+        """The same behind what the connection has to send: what came of it, as of the carrier."""
+        length: int = self._prepared_seen(standing.area.pointer, self._answer_at)
+        if length <= 0:
+            return LEFT if length == _LEFT else NOTHING_WANTED
+        answer = self._make()
+        if not answer:
+            return NOT_MADE
+        connection.respond_encoded(answer, 1)
+        return length
 
     def _give_alone(
         self, connection: RemotingConnection, reads: StoreReads, terms: PullTerms, wanted: Wanted
@@ -168,7 +187,9 @@ class AnswerLayout:
         self._want(standing, window, wanted, tags)
         with window.log as log, Pinned(log) as log_at:
             area.numbers[FILE], area.numbers[FILE_LENGTH], area.numbers[FILE_BEGIN] = log_at, len(log), window.log_begin
-            length = self._prepared(area.pointer, window.units, self._answer_at)
+            length = self._prepared(area.pointer, window.units, self._answer_at) or self._none(
+                area.pointer, self._answer_at
+            )
             answer = self._make() if length > 0 else b""
         standing.sight.forget()
         if length == _LEFT or len(answer) != length:
@@ -179,7 +200,7 @@ class AnswerLayout:
         """That, of this window, whose log is to be told yet."""
         count = len(window.units) // UNIT_BYTES
         standing.ask(count, wanted.max_count, wanted.max_bytes, tags, wanted.group_sys_flag)
-        standing.suggest((wanted.next_broker, wanted.next_broker_when_far, wanted.far_below))
+        standing.suggest(wanted[-4:])
         standing.see(wanted.queue_offset, count, window.min_offset, window.max_offset)
         numbers = standing.area.numbers
         numbers[QUEUE_OFFSET], numbers[OPAQUE] = wanted.queue_offset, wanted.opaque
@@ -195,7 +216,9 @@ def laid_out(window: Window, wanted: Wanted, tags: Sequence[int] | None) -> Laid
     if any(size < RECORD_OVERHEAD_BYTES for _, size, _ in chosen):
         return None
     if not chosen:
-        return LaidOut(b"", Given(0, 0, next_offset, window.min_offset, window.max_offset))
+        ext = _fields(window, wanted, wanted.next_broker_when_none, next_offset)
+        answer = frame.encode_response(codes.PULL_RETRY_IMMEDIATELY, wanted.opaque, ext, remark="NO_MATCHED_MESSAGE")
+        return LaidOut(answer, Given(0, 0, next_offset, window.min_offset, window.max_offset))
     total = sum(size for _, size, _ in chosen)
     if total > MAX_BYTES:
         return None
@@ -208,16 +231,20 @@ def laid_out(window: Window, wanted: Wanted, tags: Sequence[int] | None) -> Laid
         return None
     last, last_size, _ = chosen[-1]
     is_far = last + last_size < wanted.far_below
-    ext = {
-        "suggestWhichBrokerId": str(wanted.next_broker_when_far if is_far else wanted.next_broker),
+    ext = _fields(window, wanted, wanted.next_broker_when_far if is_far else wanted.next_broker, next_offset)
+    answer = frame.encode_response(codes.SUCCESS, wanted.opaque, ext, body, "FOUND")
+    return LaidOut(answer, Given(len(chosen), total, next_offset, window.min_offset, window.max_offset))
+
+
+def _fields(window: Window, wanted: Wanted, next_broker: int, next_offset: int) -> dict[str, str]:
+    return {
+        "suggestWhichBrokerId": str(next_broker),
         "nextBeginOffset": str(next_offset),
         "minOffset": str(window.min_offset),
         "maxOffset": str(window.max_offset),
         "topicSysFlag": "0",
         "groupSysFlag": str(wanted.group_sys_flag),
     }
-    answer = frame.encode_response(codes.SUCCESS, wanted.opaque, ext, body, "FOUND")
-    return LaidOut(answer, Given(len(chosen), total, next_offset, window.min_offset, window.max_offset))
 
 
 def _choose(units: bytes, file_end: int, wanted: Wanted, tags: Sequence[int] | None) -> tuple[list[Unit], int]:
@@ -255,7 +282,7 @@ def layout_agrees(library: Library) -> bool:
             for tags in (None, array("q"), array("q", (-7, 7)), array("q", (7,)), array("q", (8,))):
                 for most in ((MAX_MESSAGES, MAX_BYTES), (1, MAX_BYTES), (MAX_MESSAGES, size)):
                     for begin, far_below in ((0, 0), (0, 1 << 40), (-9, 0), (5, 0)):
-                        wanted = Wanted(3, *most, -5, 1, 0, 2, far_below)
+                        wanted = Wanted(3, *most, -5, 1, 0, 2, far_below, 3)
                         windows = [Window(0, 9, units, memoryview(log), begin) for _ in range(2)]
                         if lay_out(windows[0], wanted, tags) != laid_out(windows[1], wanted, tags):
                             return False

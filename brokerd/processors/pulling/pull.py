@@ -166,14 +166,16 @@ class PullProcessor:
             started_ns = perf_counter_ns()
             may_be_reset = bool(self._rules.resets)
             given = None if may_be_reset else self._give(request)
-            if given is not None and given.area.numbers[MESSAGES]:
+            if given is not None:
                 self._note_given(terms, given, started_ns)
+                if not given.area.numbers[MESSAGES]:
+                    self._give_none(connection, given)
                 return given
             pull, hold = _Pull(connection, opaque, terms, offset), terms.suspend_ms > 0
             if may_be_reset:
                 is_answered = self._answer(pull, hold=hold)
             else:
-                is_answered = self._answer_otherwise(pull, given, started_ns, hold=hold)
+                is_answered = self._answer_otherwise(pull, None, started_ns, hold=hold)
             if not is_answered:
                 self._wait(pull)
         except LogboomError as error:
@@ -206,8 +208,10 @@ class PullProcessor:
         connection.density.came_back(told.answers)
         if not told.answers:
             return
-        read_ms = told.busy_ns / 1e6 / told.answers
-        self._counters.pulled(terms.reader, told.messages, told.body_bytes, read_ms, told.answers)
+        self._counters.missed += told.misses
+        if given := told.answers - told.misses:
+            read_ms = told.busy_ns / 1e6 / told.answers
+            self._counters.pulled(terms.reader, told.messages, told.body_bytes, read_ms, given)
         # what was deleted meanwhile is not to have offsets again
         if self._checks.is_there(terms.checked):
             self._pulled.note(terms.reader, told.next_offset)
@@ -291,9 +295,17 @@ class PullProcessor:
             return True
         return self._answer_otherwise(pull, given, started_ns, hold=hold, again=again)
 
+    def _give_none(self, connection: RemotingConnection, looked_at: Standing) -> None:
+        """Say that none of the messages looked at is wanted, and where to go on."""
+        assert self._layout is not None
+        connection.respond_encoded(self._layout.none_of(looked_at), 1)
+
     def _note_given(self, terms: PullTerms, given: Standing, started_ns: int) -> None:
         numbers, reader = given.area.numbers, terms.reader
         self._pulled.note(reader, numbers[NEXT_OFFSET])
+        if not numbers[MESSAGES]:
+            self._counters.missed += 1
+            return
         read_ms = (perf_counter_ns() - started_ns) / 1e6
         self._counters.pulled(reader, numbers[MESSAGES], numbers[BODY_BYTES], read_ms)
 

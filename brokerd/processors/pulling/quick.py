@@ -37,9 +37,11 @@ from remoting.transport.server import each
 # How headers of pulls begin where the code is first, as most write it, in JSON or compact; and what they have in them elsewhere
 _BEGINNINGS: Final = (b'{"code":11,', b'{"code":361,', b"\x00\x0b", b"\x01\x69")
 _ANYWHERE: Final = re.compile(rb'"code"\s*:\s*(?:11|361)\b')
-_FAR_UNITS: Final = STRETCH_UNITS
+_FAR_UNITS: Final = STRETCH_UNITS  # at least,
+_FAR_LOOKS: Final = 32  # and for so many answers of who looks at many for one,
+_FARTHEST_UNITS: Final = 8000  # and at most, as much as is read at once
 _NEAR_UNITS: Final = 128  # which is a block of a queue's file
-_MAX_FAR: Final = 512  # who look so far ahead: 10 MiB of units
+_MOST_FAR_UNITS: Final = 512 * STRETCH_UNITS  # of all who look so far ahead: 10 MiB
 _MOST_STANDING_BYTES: Final = 32 << 20  # of what stands of all, with what they see
 _OWN_BYTES: Final = 1024  # of each, without units
 _ONE_OF: Final = 16  # of those for whom there is no room takes the place of another one
@@ -65,7 +67,8 @@ class QuickPulls:
         self._reader: PullReader[PullTerms] = PullReader(library)
         # Those that have what stands, and those of them that look far ahead; who began first comes first
         self._standing: OrderedDict[PullTerms, None] = OrderedDict()
-        self._far: OrderedDict[PullTerms, None] = OrderedDict()
+        self._far: OrderedDict[PullTerms, int] = OrderedDict()  # how far
+        self._far_units = 0
         self._standing_bytes = 0
         self._without = 0  # who would, and were told that there is no room
         self._near = 0  # likewise, to look far ahead
@@ -103,7 +106,7 @@ class QuickPulls:
         if given is not None and end == len(buffer) and connection.density.note(connection.last_active):
             alike = self._reader.alike
             if alike is not None:
-                self._look_far(terms)
+                self._look_far(terms, given.advance)
                 self._pulls.have_stay(connection, terms, given, alike)
         return end
 
@@ -122,30 +125,41 @@ class QuickPulls:
         terms.standing.sight.ahead_units = _NEAR_UNITS
         self._standing[terms] = None
         self._standing_bytes += size
-        if len(self._far) < _MAX_FAR:
+        if self._far_units + _FAR_UNITS <= _MOST_FAR_UNITS:
             self._look_far(terms)
 
-    def _look_far(self, terms: PullTerms) -> None:
-        """Keep more of what the reader sees: he asks densely, or there is room. Where there is none, one of some takes the place
-        of who began longest ago, who keeps less then."""
-        if terms.standing is None or terms in self._far:
+    def _look_far(self, terms: PullTerms, advance: int = 0) -> None:
+        """Keep more of what the reader sees: he asks densely, and goes on by so many units, or there is room. Where there is
+        none, one of some takes the place of who began longest ago, who keeps less then."""
+        units = max(_FAR_UNITS, min(_FAR_LOOKS * advance, _FARTHEST_UNITS))
+        far = self._far.get(terms, 0)
+        if terms.standing is None or far >= units:
             return
-        if len(self._far) >= _MAX_FAR:
+        more = units - far
+        if far and self._far_units + more > _MOST_FAR_UNITS:
+            return
+        if self._far_units + more > _MOST_FAR_UNITS:
             self._near += 1
             if self._near % _ONE_OF:
                 return
-            oldest, _ = self._far.popitem(last=False)
-            if oldest.standing is not None:
-                oldest.standing.sight.forget()
-                oldest.standing.sight.ahead_units = _NEAR_UNITS
-        self._far[terms] = None
-        terms.standing.sight.ahead_units = _FAR_UNITS
+            while self._far and self._far_units + more > _MOST_FAR_UNITS:
+                self._look_near(next(iter(self._far)))
+        self._far[terms] = units
+        self._far_units += more
+        terms.standing.sight.ahead_units = units
+
+    def _look_near(self, terms: PullTerms) -> None:
+        self._far_units -= self._far.pop(terms)
+        if terms.standing is not None:
+            terms.standing.sight.forget()
+            terms.standing.sight.ahead_units = _NEAR_UNITS
 
     def _let_go(self, terms: PullTerms) -> None:
         """They do not pass any more, or another one has their place."""
         if terms.standing is not None:
             del self._standing[terms]
-            self._far.pop(terms, None)
+            if terms in self._far:
+                self._look_near(terms)
             self._standing_bytes -= _standing_bytes(terms)
             terms.standing = None
 

@@ -10,6 +10,7 @@ from brokerd.native.wanted import (
     BODY_BYTES,
     FAR_BELOW,
     GROUP_SYS_FLAG,
+    LATER,
     MAX_BYTES,
     MAX_COUNT,
     MAX_OFFSET,
@@ -18,7 +19,9 @@ from brokerd.native.wanted import (
     MOST_UNITS,
     NEXT_BROKER,
     NEXT_BROKER_WHEN_FAR,
+    NEXT_BROKER_WHEN_NONE,
     NEXT_OFFSET,
+    QUEUE_OFFSET,
     TAG_COUNT,
     TAGS,
     UNITS_BEGIN,
@@ -33,7 +36,7 @@ from remoting.transport.taking import WORTH_WHILE
 
 MOST_BYTES: Final = 256 * 1024  # of the records of an answer
 ROOM: Final = MOST_BYTES + 512  # and of what precedes them
-MASTERS: Final = (MASTER, MASTER, 0)
+MASTERS: Final = (MASTER, MASTER, 0, MASTER)
 
 
 class Given(NamedTuple):
@@ -69,11 +72,12 @@ class Standing:
         numbers[MOST_UNITS], numbers[MAX_COUNT], numbers[MAX_BYTES] = most_units, max_count, max_bytes
         numbers[GROUP_SYS_FLAG] = group_sys_flag
 
-    def suggest(self, brokers: tuple[int, int, int]) -> None:
-        """Where to read the next; where, if what is read ends below a position of the log; and that."""
+    def suggest(self, brokers: tuple[int, int, int, int]) -> None:
+        """Where to read the next; where, if what is read ends below a position of the log; and that; where, if none is wanted."""
         self.brokers = brokers
         numbers = self.area.numbers
-        numbers[NEXT_BROKER], numbers[NEXT_BROKER_WHEN_FAR], numbers[FAR_BELOW] = brokers
+        numbers[NEXT_BROKER], numbers[NEXT_BROKER_WHEN_FAR], numbers[FAR_BELOW] = brokers[:3]
+        numbers[NEXT_BROKER_WHEN_NONE] = brokers[3]
 
     def see(self, begin: int, count: int, min_offset: int, max_offset: int) -> None:
         """There are so many units, from that offset of the queue on."""
@@ -82,10 +86,15 @@ class Standing:
         numbers[MIN_OFFSET], numbers[MAX_OFFSET] = min_offset, max_offset
 
     @property
+    def advance(self) -> int:
+        """How many units were looked at for what was given."""
+        return self.area.numbers[NEXT_OFFSET] - self.area.numbers[QUEUE_OFFSET]
+
+    @property
     def has_more(self) -> bool:
-        """Whether what is seen of the queue is enough for several more."""
+        """Whether what is seen of the queue and the log is enough for several more, each of which goes as far as this one."""
         numbers = self.area.numbers
-        return numbers[NEXT_OFFSET] + WORTH_WHILE * numbers[MOST_UNITS] <= numbers[UNITS_END]
+        return numbers[LATER] < 0 and numbers[NEXT_OFFSET] + WORTH_WHILE * self.advance <= numbers[UNITS_END]
 
     @property
     def kept(self) -> tuple[object, ...]:

@@ -68,6 +68,6 @@ class PullTerms:
 
     def stand(self, standing: Standing) -> None:
         """Ask for it."""
-        standing.sight.read(self.topic, self.queue_id, self.most_units)
+        standing.sight.read(self.topic, self.queue_id, self.most_units, self.max_count)
         standing.ask(self.most_units, self.max_count, self.max_bytes, self.tags, self.group_config.group_sys_flag)
         standing.suggest(MASTERS)

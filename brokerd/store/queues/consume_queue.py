@@ -401,7 +401,7 @@ class ConsumeQueue:
         if first >= self.tail_start:
             return self.read(first, most)
         if first >= self.first_offset:
-            wanted = min(most, STRETCH_UNITS, self.tail_start - first)
+            wanted = min(most, self.tail_start - first)
             units = self._files.read_ahead(self.directory, first, wanted)
             if len(units) >= least * UNIT_BYTES:
                 return units

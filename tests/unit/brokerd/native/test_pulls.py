@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import struct
 from array import array
@@ -10,13 +11,24 @@ from random import Random
 import orjson
 import pytest
 
+from brokerd.native.memory import Pinned
+from brokerd.native.wanted import (
+    FILE,
+    FILE_BEGIN,
+    FILE_LENGTH,
+    IS_SHORT,
+    LATER,
+    MESSAGES,
+    NEXT_OFFSET,
+    UNITS,
+)
 from brokerd.processors.pulling import asked
 from brokerd.processors.pulling.asked import PullReader, asked_agrees, read_asked
-from brokerd.processors.pulling.laid_out import AnswerLayout, LaidOut, Wanted, laid_out, layout_agrees
-from brokerd.processors.pulling.standing import Given
+from brokerd.processors.pulling.laid_out import AnswerLayout, LaidOut, Wanted, _choose, laid_out, layout_agrees
+from brokerd.processors.pulling.standing import Given, Standing
 from brokerd.processors.pulling.terms import MAX_BYTES
 from brokerd.store.store_reads import Window
-from brokerd.store.unit import BLANK_UNIT, UNIT, Unit
+from brokerd.store.unit import BLANK_SIZE, BLANK_UNIT, UNIT, UNIT_BYTES, Unit
 from remoting import codes, frame
 from remoting.errors import ProtocolError
 from remoting.frame import Command
@@ -25,6 +37,7 @@ from tests.support.native_library import native_library
 from tests.unit.brokerd.native.test_reads import changed, stored
 from tests.unit.brokerd.native.test_runs import scattered
 
+_UNITS_AT = 32 + 24 + 512  # in `struct answer`
 _NUMBERS = ("0", "7", "-1", "-3", "007", "+5", " 5", "1_0", "", "x", "9" * 18, "9" * 19, "1.5", "-")
 _TEXTS = ("T", "größe", 'a"b\\c', "\n", "\u0001", "\U0001f600", "x" * 300, "*", "")
 _NAMES = (
@@ -287,7 +300,14 @@ def some_wanted(rng: Random, total: int) -> Wanted:
     most = rng.choice((MAX_BYTES, total, total - 1, rng.randrange(1, total + 1)))
     numbers = [rng.choice((0, 1, 7, rng.getrandbits(40), (1 << 62) + 1)) for _ in range(4)]
     return Wanted(
-        rng.getrandbits(40), rng.choice((32, 8, 3, 1)), most, *numbers, rng.choice((0, rng.getrandbits(45), 1 << 62))
+        *(
+            rng.getrandbits(40),
+            rng.choice((32, 8, 3, 1)),
+            most,
+            *numbers,
+            rng.choice((0, rng.getrandbits(45), 1 << 62)),
+        ),
+        rng.choice((0, 2)),
     )
 
 
@@ -318,6 +338,54 @@ def test_both_make_the_same_answers(seed: int) -> None:
     assert nothing > 3
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_who_knows_a_part_of_the_queue_answers_as_who_knows_all_of_it_or_says_so(seed: int) -> None:
+    """Then what is behind that part belongs to the answer; or all that is wanted is in a later file."""
+    rng, answer = Random(seed), bytearray(4096)
+    answer_at = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(answer)))
+    prepare = native_library().function("native_pull_prepared_seen", ctypes.c_int64, *(ctypes.c_void_p,) * 2)
+    seen = {"same": 0, "short": 0, "at the end": 0, "later": 0}
+    for _ in range(300):
+        _, units = stored(rng, rng.choice((1, 3, 8)))
+        encoded = b"".join(rng.choice((b"", b"", BLANK_UNIT)) + UNIT.pack(*unit) for unit in units)
+        there, codes_of = len(encoded) // UNIT_BYTES, sorted({unit[2] for unit in units})
+        tags = rng.choice((None, array("q", rng.sample(codes_of, rng.randrange(len(codes_of) + 1)))))
+        tags = None if tags is None else array("q", sorted(tags))
+        most_units, known = rng.randrange(1, 12), rng.randrange(there + 1)
+        file = rng.choice(((units[0][0], sum(units[-1][:2])), (units[0][0], units[-1][0]), (0, units[0][0])))
+        wanted = Wanted(0, rng.choice((1, 3, 32)), rng.choice((MAX_BYTES, units[0][1])), 1, 0, 0, 0, 0, 0)
+        all_of_it = encoded[: UNIT_BYTES * most_units]
+        chosen, next_offset = _choose(all_of_it, file[1], wanted, tags)
+
+        standing = Standing()
+        numbers = standing.area.numbers
+        standing.ask(most_units, wanted.max_count, wanted.max_bytes, tags, 0)
+        standing.see(0, known, 0, there)
+        numbers[FILE], numbers[FILE_BEGIN], numbers[FILE_LENGTH] = 0, file[0], file[1] - file[0]
+        with Pinned(encoded) as numbers[UNITS]:
+            length: int = prepare(standing.area.pointer, answer_at)
+        first_wanted = next(
+            (place for place, size, code in UNIT.iter_unpack(encoded[: UNIT_BYTES * min(known, most_units)])
+             if size != BLANK_SIZE and (tags is None or code in tags)),
+            -1,
+        )  # fmt: skip
+        if first_wanted >= file[1]:
+            assert (length, numbers[LATER]) == (-1, first_wanted)
+            seen["later"] += 1
+        elif numbers[IS_SHORT] and known < there:
+            assert length == -1
+            assert known < min(next_offset + (len(chosen) < wanted.max_count), most_units)
+            seen["short"] += 1
+        else:
+            found = [*UNIT.iter_unpack(answer[_UNITS_AT : _UNITS_AT + UNIT_BYTES * numbers[MESSAGES]])]
+            assert (found, numbers[NEXT_OFFSET]) == (chosen, next_offset)
+            assert bool(numbers[IS_SHORT]) == (
+                known == there < most_units and next_offset == there and len(chosen) < wanted.max_count
+            )
+            seen["at the end" if numbers[IS_SHORT] else "same"] += 1
+    assert min(seen.values()) > 5, seen
+
+
 def test_an_answer_ends_where_its_file_does() -> None:
     """What goes on in the next file is not left to others; what is in no file that is seen is."""
     content, units = stored(Random(4), 8)
@@ -325,20 +393,20 @@ def test_an_answer_ends_where_its_file_does() -> None:
     encoded, begin = b"".join(UNIT.pack(*unit) for unit in units), units[0][0]
     for count in range(1, 9):
         end = sum(units[count - 1][:2]) - begin
-        found = both((0, 8, encoded, content[:end], begin), Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0), None)
+        found = both((0, 8, encoded, content[:end], begin), Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0, 0), None)
         assert found is not None
         assert found.given == Given(count, sum(size for _, size, _ in units[:count]), count, 0, 8)
-        cut = both((0, 8, encoded, content[: end - 1], begin), Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0), None)
+        cut = both((0, 8, encoded, content[: end - 1], begin), Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0, 0), None)
         assert cut is None, "a record goes on behind the end"
     one = array("q", (units[7][2],))
     assert one[0] not in [code for _, _, code in units[:7]]
     first_three = content[: units[3][0] - begin]
-    assert both((0, 8, encoded, first_three, begin), Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0), one) is None
+    assert both((0, 8, encoded, first_three, begin), Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0, 0), one) is None
 
 
 def test_hostile_units_are_left() -> None:
     content, [(offset, size, code)] = stored(Random(1), 1)
-    wanted = Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0)
+    wanted = Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0, 0)
     for unit in (
         *((place, size, code) for place in (offset + 1, offset - 1, -1, -(1 << 63), (1 << 63) - 1)),
         *((offset, other, code) for other in (-1, 0, 90, size - 1, size + 1, -(1 << 31), (1 << 31) - 2)),
@@ -347,21 +415,23 @@ def test_hostile_units_are_left() -> None:
         assert both((0, 1, UNIT.pack(*unit), b"", offset), wanted, None) is None
         two = UNIT.pack(offset, size, code) + UNIT.pack(*unit)
         both((0, 2, two, content, offset), wanted, None)
-    assert both((0, 1, b"", content, offset), wanted, None) == LaidOut(b"", Given(0, 0, 0, 0, 1))
+    none = both((0, 1, b"", content, offset), wanted, None)
+    assert none is not None
+    assert none.given == Given(0, 0, 0, 0, 1)
 
 
 def test_more_than_there_is_room_for_is_left() -> None:
     content, units = stored(Random(2), 3)
     encoded = b"".join(UNIT.pack(*unit) for unit in units)
     file = scattered(Random(2), content, units)
-    answer = both((0, 3, encoded * 20, file, units[0][0]), Wanted(0, 64, 1 << 30, 1, 0, 0, 0, 0), None)
+    answer = both((0, 3, encoded * 20, file, units[0][0]), Wanted(0, 64, 1 << 30, 1, 0, 0, 0, 0, 0), None)
     assert answer is not None
     assert answer.messages == 60
     for count in (0, -1, 65):
         window = Window(0, 3, encoded, memoryview(file), units[0][0])
-        assert _layout().lay_out(window, Wanted(0, count, 1 << 30, 1, 0, 0, 0, 0), None) is None
+        assert _layout().lay_out(window, Wanted(0, count, 1 << 30, 1, 0, 0, 0, 0, 0), None) is None
     record = units[0][0], MAX_BYTES + 1, 0
     assert (
-        both((0, 1, UNIT.pack(*record), bytes(MAX_BYTES * 2), units[0][0]), Wanted(0, 1, 1, 1, 0, 0, 0, 0), None)
+        both((0, 1, UNIT.pack(*record), bytes(MAX_BYTES * 2), units[0][0]), Wanted(0, 1, 1, 1, 0, 0, 0, 0, 0), None)
         is None
     )

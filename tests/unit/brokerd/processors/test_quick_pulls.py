@@ -324,7 +324,7 @@ def test_few_look_far_ahead_and_who_asks_densely_comes_first(
     broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = quick_of(broker)
-    monkeypatch.setattr(quick, "_MAX_FAR", 3)
+    monkeypatch.setattr(quick, "_MOST_FAR_UNITS", 3 * quick._FAR_UNITS)
     for _ in range(2):
         for number in range(8):
             assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
@@ -346,7 +346,31 @@ def test_few_look_far_ahead_and_who_asks_densely_comes_first(
         assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
     assert not set(known._standing) & set(standing)
     assert not set(known._far) & set(standing)
+    assert known._far_units == sum(known._far.values())
     assert known._standing_bytes == NEAR_BYTES * len(known._standing)
+
+
+def test_who_goes_on_by_many_units_looks_farther_as_long_as_there_is_room(
+    broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = quick_of(broker)
+    monkeypatch.setattr(quick, "_MOST_FAR_UNITS", 12_000)
+    for _ in range(2):
+        for number in range(3):
+            assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
+    one, other, last = known._standing
+    for terms, advance, expected in (
+        (one, 32, {one: 1024, other: 1024, last: 1024}),
+        (one, 64, {one: 2048, other: 1024, last: 1024}),
+        (one, 800, {one: 8000, other: 1024, last: 1024}),
+        (other, 800, {one: 8000, other: 1024, last: 1024}),  # for which there is no room
+        (other, 64, {one: 8000, other: 2048, last: 1024}),
+        (one, 32, {one: 8000, other: 2048, last: 1024}),
+    ):
+        known._look_far(terms, advance)
+        assert dict(known._far) == expected
+        assert known._far_units == sum(expected.values())
+        assert [each.standing.sight.ahead_units for each in known._standing if each.standing] == [*expected.values()]
 
 
 def test_nothing_that_does_not_pass_is_known(broker: RemotingBroker) -> None:

@@ -23,7 +23,16 @@ from remoting.record.codec import decode_records
 from remoting.transport import taking
 from tests.support.client_bytes import encode_compact
 from tests.support.native_library import native_library
-from tests.support.pulled_broker import PATIENT_S, QUEUES, Broker, Counted, Peer, check, on_both_loops, serving
+from tests.support.pulled_broker import (
+    PATIENT_S,
+    QUEUES,
+    Broker,
+    Counted,
+    Peer,
+    check,
+    on_both_loops,
+    serving,
+)
 from tests.support.pulls import pull_fields, pull_frame
 from tests.support.remoting_broker import RemotingBroker
 from tests.unit.brokerd.store.stores import dispatch_all, draft, put
