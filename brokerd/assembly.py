@@ -395,8 +395,7 @@ class Broker:
                 settings.flow.pull_wait_ms,
             )
         )
-        if self._carrier is not None:
-            self._proxy.endpoint.catch_up = self._carrier.catch_up
+        self._proxy.endpoint.catch_up = self._sends.catch_up
         self._cleanup = CleanupProcessor(
             core.store,
             self._housekeeper,
@@ -436,7 +435,8 @@ class Broker:
             Place(host, port, settings.remoting.vip_port(port), tls),
             self._guard.protect(on_master(handlers, lambda: replica.is_master, pass_on, awaited)),
             limits=replace(
-                settings.flow.limits(), intake=Intake(self._watch, self._guard.may_send_much, quick, self._carrier)
+                settings.flow.limits(),
+                intake=Intake(self._watch, self._guard.may_send_much, quick, self._carrier, self._sends.catch_up),
             ),
             closed=self._connection_closed,
             # Loops in Python decode anyway; there signed sends come to the handlers, decoded once.

@@ -283,7 +283,7 @@ def build_sends(
     make_topic = core.metadata.make_topic_like if make_topics else None
     general = GeneralSends(core.sender, store_host, retry.sent_again, make_topic, when_known)
     turns = SendTurns(core.store, core.appends, kernel, core.counters)
-    processor = SendProcessor(turns, general, scheduler.call_soon, carrier)
+    processor = SendProcessor(turns, general, scheduler.call_soon, carrier, core.show)
     if beside_loop and carrier is not None and isinstance(kernel, NativeKernel):
         processor.lend_by(SendLending(turns, core.appends, kernel, carrier, scheduler, core.show))
     core.take_sends = processor.take_now

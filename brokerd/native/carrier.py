@@ -125,9 +125,8 @@ class Carrier:
         self._stays = Stays(library, self._at, self._made)
         self.lane = Lane(library, self._at)
         self._senders = Senders(library, self._at, self.lane)
-        # Told when the thread may have something for who lends the lane; and that somebody is to see all that was answered
+        # Told when the thread may have something for who lends the lane
         self.lane_listener: Callable[[], None] | None = None
-        self.catch_up_listener: Callable[[], None] | None = None
         self._over: deque[Over] = deque()  # of which it was not told yet what was done
         self._looked_to = 0  # up to which piece, when it was looked last whether somebody asks no more
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -334,11 +333,6 @@ class Carrier:
             return False
         self._waiting[lender] = ticket
         return True
-
-    def catch_up(self) -> None:
-        """See `carrying.Carrier`."""
-        if self.catch_up_listener is not None:
-            self.catch_up_listener()
 
     def finish(self, ticket: int) -> None:
         """See `carrying.Carrier`."""

@@ -136,7 +136,7 @@ class GrpcEndpoint:
         self.intake = Intake(self.watch, protection.user_of)
         self.tls = tls_server(_of_this_port(protection.tls or TlsSettings(), settings), PROTOCOLS)
         self.connections: set[GrpcProtocol] = set()
-        self.catch_up: Callable[[], None] = nothing  # called before anything is read: `carrying.Carrier`
+        self.catch_up: Callable[[], None] = nothing  # called before anything is read: see `connection.Intake`
         self._strangers = Waiting(MOST_STRANGERS)
 
     @property

@@ -71,7 +71,6 @@ class SendLending:
         self._rests_until_ns = 0
         store.take_back = self.take_back
         carrier.lane_listener = self._heard
-        carrier.catch_up_listener = self.catch_up
 
     def look(self, connection: RemotingConnection) -> None:
         """All that the connection sent was taken now. If it sends densely the thread is to take what it sends next."""

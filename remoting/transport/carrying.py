@@ -11,7 +11,7 @@ from remoting.disk import Bytes
 
 
 def nothing() -> None:
-    """What whoever asks for it has done, where there is no carrier."""
+    """What whoever asks for it has done, where nothing is answered before others see it."""
 
 
 class Lender(Protocol):
@@ -55,6 +55,3 @@ class Carrier(Protocol):
 
     def finish(self, ticket: int) -> None:
         """Return when the piece is through."""
-
-    def catch_up(self) -> None:
-        """Who asks now may have heard of everything that was answered elsewhere: have it be seen here."""

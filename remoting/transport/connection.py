@@ -53,13 +53,14 @@ _READS_AFTER_VAIN_OFFER: Final = 16  # that are not offered: what a peer sends i
 @dataclass(frozen=True, slots=True)
 class Intake:
     """What a listener's connections count unfinished frames with. `may_send_much` is asked, where requests are signed, for the
-    header of a long frame on a connection that has not shown who it is yet; None = nobody is asked who he is. `quick` is shown
-    what would be decoded otherwise. A carrier may write answers."""
+    header of a long frame on a connection that has not shown who it is yet (None: for none). `quick` is shown what would be
+    decoded otherwise, `catch_up` called before: who asks may have heard of all that was answered. A carrier may write answers."""
 
     watch: Watch
     may_send_much: Callable[[Command], bool] | None = None
     quick: RequestTaker[RemotingConnection] | None = None
     carrier: Carrier | None = None
+    catch_up: Callable[[], None] = nothing
 
 
 class RemotingConnection(asyncio.Protocol):
@@ -79,7 +80,7 @@ class RemotingConnection(asyncio.Protocol):
         intake, as on dialled connections, unfinished frames are not counted."""
         self._taker = taker
         self._carrier, self._quick = (None, None) if intake is None else (intake.carrier, intake.quick)
-        self._catch_up = nothing if self._carrier is None else self._carrier.catch_up
+        self._catch_up = nothing if intake is None else intake.catch_up
         self._descriptor, self._ticket = -1, 0  # of the socket that may be lent; the piece for which it is
         self._is_away = False  # somebody else reads from it, too
         self.density = Density()  # of what is taken undecoded
@@ -90,7 +91,7 @@ class RemotingConnection(asyncio.Protocol):
         self._sign: Sign | None = None
         self.own_address = self.peer_address = self.peer_host = ""  # own: of this end's socket
         self.peer_port, self.packed_peer = 0, bytes(8)  # packed: address and port as a record's host field has them
-        self.last_active = 0.0
+        self.last_active = self._backlog_since = 0.0  # since: when requests in the backlog were read; 0 without any
         self._handlers, self._limits = handlers, limits
         self._opened, self._closed = opened, closed
         self._loop = asyncio.get_running_loop()
@@ -102,7 +103,6 @@ class RemotingConnection(asyncio.Protocol):
         self._out: list[Bytes] = []
         self._out_bytes = self._given_back = 0  # given back: so many parts, by somebody to whom the socket was lent
         self._write_scheduled = self._work_scheduled = self._puts_off = False
-        self._backlog_since = 0.0  # when the requests in the backlog were read; 0 without any
         self._on_proven: Callable[[RemotingConnection], None] | None = None
         self._on_slow: Callable[[RemotingConnection, bool], None] | None = None
         self._write_paused = self._reading_paused = False

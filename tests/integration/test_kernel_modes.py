@@ -91,10 +91,15 @@ def test_a_broker_says_its_mode_and_stores_what_it_is_sent(tmp_path: Path, mode:
             assert (bodies, len(bodies) > 0) == (wanted, True)
 
 
-def test_who_asks_sees_what_was_answered_to_another_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "more", [(), ("send.beside_loop=false",), ("kernel.mode=python",)], ids=["beside the loop", "in the loop", "python"]
+)
+def test_who_asks_sees_what_was_answered_to_another_one(tmp_path: Path, more: Sequence[str]) -> None:
     """Also what was taken beside the loop, as that of who sends densely is."""
-    native_library()
-    with Cluster(tmp_path, controllers=1, replicas=1, broker_settings=("replication.ack_after=append",)) as cluster:
+    if "kernel.mode=python" not in more:
+        native_library()
+    settings = ("replication.ack_after=append", *more)
+    with Cluster(tmp_path, controllers=1, replicas=1, broker_settings=settings) as cluster:
         cluster.start()
         call_until(lambda: cluster.admin.create_topic(TOPIC, queues=1))
         eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(TOPIC)))

@@ -194,7 +194,7 @@ class Broker:
             codes.PULL_MESSAGE: each(self.pulls.handle),
             codes.GET_MAX_OFFSET: each(offsets.maximum),
         }
-        intake = Intake(Watch(UnfinishedSettings()), carrier=carrier)
+        intake = Intake(Watch(UnfinishedSettings()), carrier=carrier, catch_up=self.sends.catch_up)
         limits = ServerLimits(ConnectionLimits(), intake=intake)
         self.server = RemotingServer(Place("127.0.0.1", 0), handlers, limits=limits, taker=self.sends)
         self.peers: list[Peer] = []

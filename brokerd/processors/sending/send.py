@@ -24,6 +24,7 @@ from brokerd.store.run import Run
 from remoting import frame
 from remoting.errors import RequestError
 from remoting.frame import Command
+from remoting.transport.carrying import nothing
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.taking import MOST_TAKEN
 
@@ -52,7 +53,10 @@ class SendProcessor:
         general: GeneralSends,
         call_soon: Callable[[Callable[[], None]], object],
         carrier: Carrier | None = None,
+        show: Callable[[], None] = nothing,
     ) -> None:
+        """`show` has readers see what is acknowledged by now."""
+        self.catch_up = show  # who asks may have heard of what was answered: have it be seen
         self._turns = turns
         self._general = general
         self._call_soon = call_soon
@@ -70,6 +74,7 @@ class SendProcessor:
     def lend_by(self, lending: SendLending) -> None:
         """Who sends densely has what he sends taken elsewhere, as long as requests are not signed."""
         self._lending = lending
+        self.catch_up = lending.catch_up
 
     def end_lending(self) -> None:
         """Everything that comes from now on is taken here."""

@@ -250,7 +250,7 @@ def test_what_was_answered_is_there_when_the_process_dies(is_told: bool, tmp_pat
             for number in range(30):
                 answered += [await peer.sent(b"%d" % number, number % QUEUES) for peer in peers]
             if is_told:
-                broker.carrier.catch_up()
+                broker.sends.catch_up()
             shutil.copytree(tmp_path / "data", tmp_path / "copy")  # as it would be left
         async with serving(tmp_path / "copy") as broker:
             found = {each.physical_offset: (each.body, each.queue_offset) for each in broker.sent_records()}
@@ -292,7 +292,7 @@ CUTS = {
     "settle": lambda broker: broker.store.settle(),
     "finish": lambda broker: broker.carrier.finish_all(),
     "recall": lambda broker: broker.carrier.recall_senders(),
-    "catch up": lambda broker: broker.carrier.catch_up(),
+    "catch up": lambda broker: broker.sends.catch_up(),
     "append": lambda broker: broker.store.append_messages([draft(b"own", topic="T", queue_id=1)]),
     "full": lambda broker: (broker.store.set_full(True), broker.store.set_full(False)),
     "cut": lambda broker: broker.store.truncate(broker.core.record_log.end_offset),
