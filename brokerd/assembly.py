@@ -235,8 +235,10 @@ class Broker:
         ack_after_flush = settings.replication.ack_after_flush
         if ack_after_flush:
             store.commitlog.write_ahead()
-        syncs = SyncsInC(store.commitlog, native.library) if ack_after_flush and native.library is not None else None
-        self._flusher = Flusher(store, pause_ms=0 if ack_after_flush else _BACKGROUND_FLUSH_MS, in_c=syncs)
+        self._syncs = (
+            SyncsInC(store.commitlog, native.library) if ack_after_flush and native.library is not None else None
+        )
+        self._flusher = Flusher(store, pause_ms=0 if ack_after_flush else _BACKGROUND_FLUSH_MS, in_c=self._syncs)
         replicated_log = StoreReplicatedLog(store, self._flusher.request)
         try:
             self.replica = replica = Replica(
@@ -315,7 +317,6 @@ class Broker:
         locks = QueueLocks()
         self._retry = build_retry(core, locks)
         self._carrier = carrier_of(native.library)
-        replica.add_meaning_listener(core.store.settle)
         if self._carrier is not None:
             core.store.commitlog.turns.looks.enders.append(self._carrier.finish_all)
         self._sends, send_turns = build_sends(
@@ -328,7 +329,9 @@ class Broker:
             beside_loop=settings.send.beside_loop,
             library=native.library,
             carrier=self._carrier,
+            syncs=self._syncs,
         )
+        replica.add_meaning_listener(self._sends.meaning_changes)
         if self._guard.is_on and native.library is not None:
             self._sends.admit_by(Admission(self._guard, native.library))
         self._replies = ReplyProcessor(

@@ -60,10 +60,11 @@ from brokerd.retry.service import RetryRules, RetryService
 from brokerd.sending.boundary import SendKernel
 from brokerd.sending.halves import LaidOutHalves
 from brokerd.sending.kernel import Kernel
-from brokerd.sending.lending import SendLending
+from brokerd.sending.lending import InC, SendLending
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.sending.stored_form import KernelRules
 from brokerd.sending.turns import SendTurns
+from brokerd.store.log.syncs_in_c import SyncsInC
 from brokerd.timers.finder import LookedIn, TimerFinder
 from remoting.facts.broker_state import ClientTimesState, ScheduleState, ScrubState
 from remoting.guarding.guard import Guard
@@ -271,6 +272,7 @@ def build_sends(
     beside_loop: bool = True,
     library: Library | None = None,
     carrier: Carrier | None = None,
+    syncs: SyncsInC | None = None,
 ) -> tuple[SendProcessor, SendTurns]:
     """The processor of sends, and what sends over gRPC share with it: one kernel, which is in C where there is a
     library. `when_known` calls back when name servers know the topics; with `make_topics` a topic is made when somebody sends to
@@ -285,7 +287,8 @@ def build_sends(
     turns = SendTurns(core.store, core.appends, kernel, core.counters)
     processor = SendProcessor(turns, general, scheduler.call_soon, carrier, core.show)
     if beside_loop and carrier is not None and isinstance(kernel, NativeKernel):
-        processor.lend_by(SendLending(turns, core.appends, kernel, carrier, scheduler, core.show))
+        in_c = InC(kernel, carrier, syncs)
+        processor.lend_by(SendLending(turns, core.appends, in_c, scheduler, core.show))
     core.take_sends = processor.take_now
     return processor, turns
 

@@ -161,6 +161,10 @@ class StoreReplicatedLog:
         return self._commitlog.end_offset
 
     @property
+    def known_end_offset(self) -> int:
+        return self._commitlog.end_offset
+
+    @property
     def flushed_offset(self) -> int:
         return self._commitlog.flushed_offset
 

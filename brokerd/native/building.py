@@ -70,6 +70,7 @@ _HEADERS: Final = (
     "sha1.h",
     "signed.h",
     "stays.h",
+    "syncs.h",
     "text.h",
     "units.h",
     "walk.h",

@@ -38,6 +38,7 @@ struct piece {
     struct stay *stay;           /* or nothing is written, and the connection stays here from then on, */
     struct sender *sender;       /* for what it pulls or sends */
     int32_t descriptor;
+    int64_t times; /* bytes for a sender who stays, since that time */
 };
 
 enum asleep { AWAKE, ALONE, WITH_OTHERS };
@@ -99,7 +100,7 @@ EXPORT void native_carrier_put(struct carrier *carrier, const uint8_t *bytes, co
                                int64_t count) {
     uint64_t put = atomic_load(&carrier->put);
     for (int64_t n = 0; n < count; n++, places += 2)
-        carrier->pieces[put++ % PIECES] = (struct piece){bytes + places[0], NULL, places[1] - places[0], 0, -1, NULL, NULL, descriptors[n]};
+        carrier->pieces[put++ % PIECES] = (struct piece){bytes + places[0], NULL, places[1] - places[0], 0, -1, NULL, NULL, descriptors[n], 0};
     atomic_store(&carrier->put, put);
     wake(carrier);
 }
@@ -161,6 +162,11 @@ static int carry(struct carrier *carrier, struct piece *piece, struct room *room
         else leave(carrier, &piece->stay->is_over);
         return 1;
     }
+    if (piece->times) {
+        piece->written = pass_on(piece->sender, piece->times, piece->at, piece->length) ? piece->length : 0;
+        if (atomic_load(&piece->sender->is_wanted)) atomic_store(&carrier->recalled, 1); /* before he sends anything more */
+        return is_whole(piece);
+    }
     if (piece->sender) {
         if (may_be && !atomic_load(&piece->sender->is_wanted)) room->senders[room->sender_count++] = piece->sender;
         else leave(carrier, &piece->sender->is_over);
@@ -181,7 +187,7 @@ EXPORT int64_t native_pull_answered(struct wanted *wanted, struct carrier *carri
     if (length <= 0) return length == 0 ? NOTHING_WANTED : LEFT;
     if (length < wanted->least_carried) return send_answer(answer, made, room, descriptor);
     uint64_t put = atomic_load(&carrier->put);
-    carrier->pieces[put % PIECES] = (struct piece){NULL, answer, length, 0, wanted->behind, NULL, NULL, descriptor};
+    carrier->pieces[put % PIECES] = (struct piece){NULL, answer, length, 0, wanted->behind, NULL, NULL, descriptor, 0};
     carrier->answer_count++;
     atomic_store(&carrier->put, put + 1);
     wake(carrier);
@@ -231,40 +237,57 @@ static void serve(struct carrier *carrier, struct room *room, struct sender **re
     enum served served = serve_senders(carrier->lane, ready, count);
     if (served == NOT_SERVED) room->missed = times;
     if (served != SERVED) set(carrier->event);
-    if (served != NOT_SERVED) let_go(carrier, room, 0);
 }
 
-/* Wait for requests of those who stay, or for the summons, and answer them; what is put meanwhile goes before each. How many pieces are
- * done now. */
+/* Whether answers wait for the disk. */
+static int have_waiting(const struct room *room) {
+    for (int n = 0; n < room->sender_count; n++)
+        if (room->senders[n]->sent.waiting) return 1;
+    return 0;
+}
+
+/* Wait for requests of those who stay, or for the summons, and answer them; what is put meanwhile goes before each. While answers
+ * wait for a sync, sends that come one by one are left unread: they wait for the next one anyway, which begins when all that came by
+ * then is written; only then those answers leave. How many pieces are done now. */
 static uint64_t attend(struct carrier *carrier, uint64_t done, struct room *room) {
-    struct pollfd polled[1 + STAYS + SENDERS] = {{.fd = carrier->summons, .events = POLLIN}};
+    enum { OTHERS = 2 };
+    struct pollfd polled[OTHERS + STAYS + SENDERS] = {{.fd = carrier->summons, .events = POLLIN}, {.fd = -1}};
     struct sender *ready[SENDERS];
     int stays = room->count, senders = has_lane(carrier, room) ? room->sender_count : 0, ready_count = 0, patience_ms = -1;
-    for (int n = 0; n < stays; n++) polled[1 + n] = (struct pollfd){.fd = room->stays[n]->descriptor, .events = POLLIN};
-    for (int n = 0; n < senders; n++) {
-        polled[1 + stays + n] = (struct pollfd){.fd = room->senders[n]->descriptor, .events = POLLIN};
-        if (room->senders[n]->is_behind) patience_ms = 0;
+    if (have_waiting(room)) {
+        polled[1] = (struct pollfd){.fd = event_beside(carrier->lane->syncs), .events = POLLIN};
+        if (!waits_for_sync(carrier->lane, room->senders, room->sender_count)) patience_ms = 0;
+        else if (!carrier->lane->is_much) senders = 0;
     }
-    if (poll(polled, (nfds_t)(1 + stays + senders), patience_ms) < 0) return done; /* a signal came */
+    struct pollfd *of_stays = polled + OTHERS, *of_senders = of_stays + stays;
+    for (int n = 0; n < stays; n++) of_stays[n] = (struct pollfd){.fd = room->stays[n]->descriptor, .events = POLLIN};
+    for (int n = 0; n < senders; n++) {
+        int may_be = may_take_more(room->senders[n]); /* else nothing is polled, as -1 is nobody's */
+        of_senders[n] = (struct pollfd){.fd = may_be ? room->senders[n]->descriptor : -1, .events = POLLIN};
+        if (may_be && room->senders[n]->is_behind) patience_ms = 0;
+    }
+    if (poll(polled, (nfds_t)(OTHERS + stays + senders), patience_ms) < 0) return done; /* a signal came */
     atomic_store(&carrier->asleep, AWAKE);
-    if (polled[0].revents) {
+    for (int n = 0; n < OTHERS; n++) {
         uint64_t count;
-        ssize_t heard = read(carrier->summons, &count, sizeof count);
+        ssize_t heard = polled[n].revents ? read(polled[n].fd, &count, sizeof count) : 0;
         (void)heard;
     }
     for (int n = 0; n < senders; n++)
-        if (room->senders[n]->is_behind == PASSED_OVER) ready[ready_count++] = room->senders[n];
+        if (room->senders[n]->is_behind == PASSED_OVER && of_senders[n].fd >= 0) ready[ready_count++] = room->senders[n];
     for (int n = 0; n < senders; n++) {
-        int is_behind = room->senders[n]->is_behind;
-        if (is_behind != PASSED_OVER && (is_behind || polled[1 + stays + n].revents)) ready[ready_count++] = room->senders[n];
+        int is_behind = room->senders[n]->is_behind, may_be = of_senders[n].fd >= 0;
+        if (is_behind != PASSED_OVER && ((may_be && is_behind) || of_senders[n].revents)) ready[ready_count++] = room->senders[n];
     }
     for (int n = stays - 1; n >= 0; n--) { /* who takes the place of one that is given back had his turn, or came meanwhile */
-        if (!polled[1 + n].revents) continue;
+        if (!of_stays[n].revents) continue;
         if (atomic_load(&carrier->recalled)) return done; /* the loop may wait for that; who is ready is so the next time */
         done = carry_all(carrier, done, room);
         if (!serve_stay(room->stays[n], carrier->made, MADE_BYTES)) show_out(carrier, room, n);
     }
     if (ready_count && !atomic_load(&carrier->recalled)) serve(carrier, room, ready, ready_count);
+    answer_durable(carrier->lane, room->senders, room->sender_count);
+    let_go(carrier, room, 0);
     return done;
 }
 
@@ -295,7 +318,7 @@ EXPORT void native_stay_put(struct carrier *carrier, int64_t number, const struc
     struct stay *stay = &carrier->stays[number];
     uint64_t put = atomic_load(&carrier->put);
     begin_stay(stay, &asked->slots->slots[slot], wanted, (int32_t)descriptor, longest_ns);
-    carrier->pieces[put % PIECES] = (struct piece){NULL, NULL, 0, 0, before, stay, NULL, stay->descriptor};
+    carrier->pieces[put % PIECES] = (struct piece){NULL, NULL, 0, 0, before, stay, NULL, stay->descriptor, 0};
     atomic_store(&carrier->put, put + 1);
     wake(carrier);
 }
@@ -326,13 +349,24 @@ EXPORT void native_stay_finish(struct carrier *carrier, int64_t number) {
     while (!atomic_load(&carrier->stays[number].is_over)) sched_yield();
 }
 
-/* Have a connection stay likewise for what it sends; `peer` is its address, `begun` what was read of a frame, SENDER_BYTES of it at most. */
-EXPORT void native_sender_put(struct carrier *carrier, int64_t number, const uint8_t *peer, int64_t peer_length,
-                              const uint8_t *begun, int64_t begun_length, int64_t descriptor, int64_t before) {
+/* Have a connection stay likewise for what it sends; `peer` is its address, `begun` what was read of a frame, SENDER_BYTES of it at most. How
+ * often this number was used up to now. */
+EXPORT int64_t native_sender_put(struct carrier *carrier, int64_t number, const uint8_t *peer, int64_t peer_length,
+                                 const uint8_t *begun, int64_t begun_length, int64_t descriptor, int64_t before) {
     struct sender *sender = &carrier->lane->senders[number];
     uint64_t put = atomic_load(&carrier->put);
     begin_sender(sender, peer, peer_length, (int32_t)descriptor, begun, begun_length);
-    carrier->pieces[put % PIECES] = (struct piece){NULL, NULL, 0, 0, before, NULL, sender, sender->descriptor};
+    carrier->pieces[put % PIECES] = (struct piece){NULL, NULL, 0, 0, before, NULL, sender, sender->descriptor, 0};
+    atomic_store(&carrier->put, put + 1);
+    wake(carrier);
+    return atomic_load(&sender->times);
+}
+
+/* Have bytes sent to him, who stays since that time, as `native_carrier_put` does; not written are all of them, when he is over. */
+EXPORT void native_sender_pass(struct carrier *carrier, int64_t number, int64_t times, const uint8_t *at, int64_t length) {
+    struct sender *sender = &carrier->lane->senders[number];
+    uint64_t put = atomic_load(&carrier->put);
+    carrier->pieces[put % PIECES] = (struct piece){at, NULL, length, 0, -1, NULL, sender, sender->descriptor, times};
     atomic_store(&carrier->put, put + 1);
     wake(carrier);
 }

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, Protocol
 
 from brokerd.native.lane import MOST_LEFT_BYTES, Lane, Senders
 from brokerd.native.library import Library
-from brokerd.native.stays import Kind, Over, Stays, Told
+from brokerd.native.stays import Kind, Over, Stays, Told, Waiting
 from brokerd.native.wanted import BEHIND, DESCRIPTOR, LEAST_CARRIED, LENGTH, WantedArea
 from remoting.disk import Held
 from remoting.transport.carrying import Lender
@@ -125,8 +125,9 @@ class Carrier:
         self._stays = Stays(library, self._at, self._made)
         self.lane = Lane(library, self._at)
         self._senders = Senders(library, self._at, self.lane)
-        # Told when the thread may have something for who lends the lane
+        # Told when the thread may have something for who lends the lane; and of answers that come back and wait
         self.lane_listener: Callable[[], None] | None = None
+        self.waiting_listener: Callable[[Lender, Waiting], None] | None = None
         self._over: deque[Over] = deque()  # of which it was not told yet what was done
         self._looked_to = 0  # up to which piece, when it was looked last whether somebody asks no more
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -287,6 +288,12 @@ class Carrier:
         """Have them come back: the lane is not lent for now."""
         self._senders.recall_all()
 
+    def finish_senders(self) -> None:
+        """Return when they are back, soon, as nobody waits for a peer or for the disk."""
+        if self._senders:
+            self._senders.finish(self._put)
+            self._settle()
+
     def recall_stays(self) -> None:
         """Have all who stay come back: something changed that requests are checked against. What comes now is the loop's."""
         self._stays.recall_all()
@@ -321,10 +328,12 @@ class Carrier:
         """See `carrying.Carrier`."""
         if self._seen < ticket:
             self._settle()
-        for stays in (self._stays, self._senders):
-            if lender in stays:
-                stays.recall_one(lender)  # it goes on sending when it comes back
-                return True
+        if lender in self._senders:
+            self._pass_on(lender)
+            return True
+        if lender in self._stays:
+            self._stays.recall_one(lender)  # it goes on sending when it comes back
+            return True
         if self._seen >= ticket:
             return False
         self._ask(self._at)
@@ -334,11 +343,25 @@ class Carrier:
         self._waiting[lender] = ticket
         return True
 
+    def _pass_on(self, lender: Lender) -> None:
+        """The thread, which answers what it takes of this one, sends it what the loop answers, too."""
+        if self._put - self._seen >= _MOST_PIECES or self._kept_bytes >= _MOST_BYTES:
+            self._senders.recall_one(lender)
+            return
+        content = b"".join(lender.take_out())
+        first, self._put = self._put, self._put + 1
+        self._batches.append(_Batch(first, self._put, [lender], array("q", (0, len(content))), content))
+        self._kept_bytes += len(content)
+        self._senders.pass_on(lender, content)
+
     def finish(self, ticket: int) -> None:
         """See `carrying.Carrier`."""
         self._wait(self._at, ticket)
         self._stays.finish(ticket)
-        self._senders.finish(ticket)
+        if self._senders.finish(ticket):
+            self._wait(
+                self._at, self._put
+            )  # what was passed on is behind the ticket: who waits may close the connection
         self._settle()
 
     # ---- inside
@@ -369,6 +392,8 @@ class Carrier:
         seen = self._seen
         self._seen = self._look(self._at, seen, self._missed_at, self._missed_count_at)
         given_back: list[Lender] = []
+        if self._stays or self._senders:
+            self._settle_stays()  # what is left of their answers goes before what was put for them since
         if count := self._missed_count[0]:
             missed = self._missed[: _MISSED_NUMBERS * count].tolist()
             numbers, written = missed[::_MISSED_NUMBERS], missed[1::_MISSED_NUMBERS]
@@ -380,8 +405,6 @@ class Carrier:
                 done.log.release()
             else:
                 self._kept_bytes -= len(done.content)
-        if self._stays or self._senders:
-            self._settle_stays()
         for (
             lender
         ) in given_back:  # not at once: who waits here may cut the log, and whoever goes on may have more requests
@@ -394,6 +417,9 @@ class Carrier:
                 over.lender.abort()
             elif over.rest:
                 over.lender.give_back(over.rest)
+            for waiting in over.waiting:
+                assert self.waiting_listener is not None, "who lends the lane with syncs hears of it"
+                self.waiting_listener(over.lender, waiting)
             assert self._loop is not None
             self._over.append(over)
             self._loop.call_soon(self._come_back, over)  # not at once, likewise

@@ -1,7 +1,7 @@
 /* Sends of connections that stay with the carrier's thread: it reads them, lays them out by send.c, writes them to the log and answers
  * them, while the loop lends it the end of the log and what its own calls of send.c use. brokerd/native/lane.py says who stays, and
  * brokerd/sending/lending.py when the lane is lent: then whoever appends is acknowledged at once, as nobody else has to have what he
- * appended, nor the disk.
+ * appended.
  *
  * One has the lane. The loop lends it, and takes it back before it appends anything or looks at what was taken; while the thread
  * is at work it waits for that, which waits for no peer. All that is taken between is one run (brokerd/store/run.py) that goes
@@ -39,6 +39,8 @@ void begin_sender(struct sender *sender, const uint8_t *peer, int64_t peer_lengt
     memcpy(sender->peer, peer, (size_t)peer_length);
     memcpy(sender->in, begun, (size_t)begun_length);
     sender->sent = (struct sent){.left = begun_length};
+    sender->kept = sender->first = 0;
+    atomic_fetch_add(&sender->times, 1);
     atomic_store(&sender->is_wanted, 0);
     atomic_store(&sender->is_over, 0);
 }
@@ -67,6 +69,32 @@ static int write_all(int32_t descriptor, const uint8_t *at, int64_t length, int6
     return 0;
 }
 
+/* How much of what the senders' buffers have was taken, and what there is to answer. */
+static void note_shares(struct lane *lane, struct sender **senders, int count, const struct areas *areas) {
+    const struct results *results = areas->results;
+    int64_t answers_end = 0, opaques_end = 0, early = 0;
+    for (int n = 0; n < count; n++) {
+        struct sender *sender = senders[n];
+        int is_at_end = n < results->sources, is_looked_at = n <= results->sources;
+        const struct progress *progress = &areas->progress[n];
+        struct share *share = &lane->shares[n];
+        *share = (struct share){0};
+        if (is_looked_at) {
+            int64_t early_before = early;
+            *share = (struct share){progress->answers_end - answers_end, progress->opaques_end - opaques_end, progress->position, 0};
+            answers_end = progress->answers_end;
+            opaques_end = progress->opaques_end;
+            while (early < results->early && areas->early[early] < opaques_end) early++;
+            share->waits = lane->lent.syncs && early - early_before < share->count;
+            sender->sent.frames += progress->frames;
+        }
+        if (is_at_end) sender->is_behind = progress->frames == MOST_SENT ? HAS_MORE : NOT_BEHIND;
+        else if (is_looked_at && results->stop != STOP_ROOM) sender->is_behind = NOT_BEHIND;
+        else sender->is_behind = is_looked_at && progress->frames ? HAS_MORE : PASSED_OVER;
+        if (is_looked_at && !is_at_end && results->stop != STOP_ROOM) atomic_store(&sender->is_wanted, 1);
+    }
+}
+
 /* Take what the senders' buffers have, and write it: whether it is in the log. What of them is taken, and how much there is to answer, is noted. */
 static int take(struct lane *lane, struct sender **senders, int count) {
     struct areas *areas = (struct areas *)(uintptr_t)lane->lent.areas;
@@ -87,37 +115,99 @@ static int take(struct lane *lane, struct sender **senders, int count) {
         *results = before;
         return 0;
     }
+    if (lane->lent.syncs && results->records_size) {
+        lane->syncs = (struct syncs *)(uintptr_t)lane->lent.syncs;
+        want_beside(lane->syncs, results->end_offset);
+    }
     note_taken(areas);
     if (results->frames == 0 && results->stop == STOP_ROOM) {
         if (before.units) lane->is_full = 1; /* others may have room when the loop has taken these */
         else results->stop = STOP_LEFT;
     }
-    for (int n = 0, end = 0; n < count; n++) {
-        struct sender *sender = senders[n];
-        int is_at_end = n < results->sources, is_looked_at = n <= results->sources;
-        const struct progress *progress = &areas->progress[n];
-        lane->taken[n] = is_looked_at ? progress->position : 0;
-        lane->sizes[n] = is_looked_at ? progress->answers_end - end : 0;
-        end += (int)lane->sizes[n];
-        sender->sent.frames += is_looked_at ? progress->frames : 0;
-        if (is_at_end) sender->is_behind = progress->frames == MOST_SENT ? HAS_MORE : NOT_BEHIND;
-        else if (is_looked_at && results->stop != STOP_ROOM) sender->is_behind = NOT_BEHIND;
-        else sender->is_behind = is_looked_at && progress->frames ? HAS_MORE : PASSED_OVER;
-        if (is_looked_at && !is_at_end && results->stop != STOP_ROOM) atomic_store(&sender->is_wanted, 1);
-    }
+    note_shares(lane, senders, count, areas);
     memcpy(lane->answers, areas->answers, (size_t)results->answers_size);
+    lane->is_much = results->frames >= MUCH_FRAMES || results->records_size >= MUCH_BYTES;
     lane->lent.frames += results->frames;
     lane->lent.passes++;
     return 1;
 }
 
-/* Send answers; what the socket does not take is the loop's, with the connection. */
+/* Send so much; what the socket does not take is the loop's, with the connection. It is to leave before what is kept. */
 static void answer(struct sender *sender, const uint8_t *at, int64_t length) {
-    int64_t wrote = length ? write_some(sender->descriptor, at, length) : 0;
+    int64_t wrote = length && !sender->sent.rest ? write_some(sender->descriptor, at, length) : 0;
     if (wrote == length) return;
-    sender->sent.rest = length - wrote;
-    memcpy(sender->rest, at + wrote, (size_t)sender->sent.rest);
+    uint8_t *kept = sender->kept_answers + sender->sent.rest;
+    memmove(kept + length - wrote, kept, (size_t)(sender->kept - sender->sent.rest));
+    memcpy(kept, at + wrote, (size_t)(length - wrote));
+    sender->sent.rest += length - wrote;
+    sender->kept += length - wrote;
     atomic_store(&sender->is_wanted, 1);
+}
+
+int pass_on(struct sender *sender, int64_t times, const uint8_t *at, int64_t length) {
+    /* In this order: the loop, which may have another one stay here meanwhile, counts that before he is not over. */
+    if (atomic_load(&sender->is_over) || atomic_load(&sender->times) != times) return 0;
+    if (sender->kept + length > KEPT_BYTES - LANE_ANSWERS_BYTES) { /* a pass has as much */
+        atomic_store(&sender->is_wanted, 1);
+        return 0;
+    }
+    answer(sender, at, length);
+    return 1;
+}
+
+/* Keep answers until the log is durable up to there. There is room for them. */
+static void keep(struct sender *sender, const uint8_t *at, const struct share *share, int64_t end, int64_t since_ns) {
+    if (!share->size) return;
+    sender->waiting[(sender->first + sender->sent.waiting++) % MOST_WAITING] = (struct waiting){end, share->size, share->count, since_ns};
+    memcpy(sender->kept_answers + sender->kept, at, (size_t)share->size);
+    sender->kept += share->size;
+}
+
+int may_take_more(const struct sender *sender) {
+    return sender->sent.waiting < MOST_WAITING && sender->kept <= KEPT_BYTES - LANE_ANSWERS_BYTES;
+}
+
+static int is_durable(const struct sender *sender, int64_t done) {
+    return sender->sent.waiting && sender->waiting[sender->first].end <= done;
+}
+
+/* Send what waits for no more than that. */
+static void answer_until(struct lane *lane, struct sender *sender, int64_t done) {
+    struct sent *sent = &sender->sent;
+    int64_t length = 0, count = 0, waited_ns = 0, at_ns = now_ns();
+    for (; is_durable(sender, done); sent->waiting--) {
+        const struct waiting *first = &sender->waiting[sender->first];
+        length += first->length;
+        count += first->count;
+        waited_ns += first->count * (at_ns - first->since_ns);
+        sender->first = (sender->first + 1) % MOST_WAITING;
+    }
+    atomic_fetch_add(&lane->waited, count);
+    atomic_fetch_add(&lane->waited_ns, waited_ns);
+    int64_t wrote = sent->rest ? 0 : write_some(sender->descriptor, sender->kept_answers, length);
+    sent->rest += length - wrote;
+    sender->kept -= wrote;
+    if (wrote) memmove(sender->kept_answers, sender->kept_answers + wrote, (size_t)sender->kept);
+    if (sent->rest) atomic_store(&sender->is_wanted, 1);
+}
+
+void answer_durable(struct lane *lane, struct sender **senders, int count) {
+    int64_t done = -1;
+    for (int n = 0; n < count; n++) {
+        if (!senders[n]->sent.waiting) continue;
+        if (done < 0) done = durable_beside(lane->syncs);
+        if (is_durable(senders[n], done)) answer_until(lane, senders[n], done);
+    }
+}
+
+int waits_for_sync(struct lane *lane, struct sender **senders, int count) {
+    int64_t done = -1;
+    for (int n = 0; n < count; n++) {
+        if (!senders[n]->sent.waiting) continue;
+        if (done < 0) done = listen_beside(lane->syncs);
+        if (is_durable(senders[n], done)) return 0;
+    }
+    return done >= 0;
 }
 
 enum served serve_senders(struct lane *lane, struct sender **senders, int count) {
@@ -132,20 +222,24 @@ enum served serve_senders(struct lane *lane, struct sender **senders, int count)
         if (!receive(senders[n])) atomic_store(&senders[n]->is_wanted, 1);
     int had_any = lane->lent.frames > 0, is_taken = take(lane, senders, count);
     int has_first = !had_any && lane->lent.frames > 0;
-    lane->lent.busy_ns += now_ns() - begin_ns;
+    const struct areas *areas = (const struct areas *)(uintptr_t)lane->lent.areas;
+    int64_t end_offset = areas->results->end_offset, taken_ns = now_ns();
+    lane->lent.busy_ns += taken_ns - begin_ns;
     atomic_store(&lane->whose, LENT);
     const uint8_t *at = lane->answers;
     for (int n = 0; n < count; n++) {
         struct sender *sender = senders[n];
         struct sent *sent = &sender->sent;
+        const struct share *share = &lane->shares[n];
         if (!is_taken) {
             atomic_store(&sender->is_wanted, 1);
             continue;
         }
-        answer(sender, at, lane->sizes[n]);
-        at += lane->sizes[n];
-        sent->left -= lane->taken[n];
-        if (lane->taken[n]) memmove(sender->in, sender->in + lane->taken[n], (size_t)sent->left);
+        if (share->waits) keep(sender, at, share, end_offset, taken_ns);
+        else answer(sender, at, share->size);
+        at += share->size;
+        sent->left -= share->taken;
+        if (share->taken) memmove(sender->in, sender->in + share->taken, (size_t)sent->left);
         if (sent->left == SENDER_BYTES) atomic_store(&sender->is_wanted, 1); /* a frame that is too long for this */
     }
     return has_first || !is_taken ? FIRST_SERVED : SERVED;
@@ -186,17 +280,26 @@ EXPORT void native_lane_take_back(struct lane *lane) {
     }
 }
 
+/* How many answers waited for the disk since this was asked last, and for how long in all. */
+EXPORT void native_lane_waited(struct lane *lane, int64_t *waited) {
+    waited[0] = atomic_exchange(&lane->waited, 0);
+    waited[1] = atomic_exchange(&lane->waited_ns, 0);
+}
+
 /* How many frames each of those who stay had taken. */
 EXPORT void native_senders_frames(const struct lane *lane, int64_t *frames) {
     for (int n = 0; n < SENDERS; n++) frames[n] = lane->senders[n].sent.frames;
 }
 
-/* Whether it is over; then, what was done in it, with the rest of the last answers, and what was read and is to be taken yet. */
-EXPORT int32_t native_sender_look(const struct lane *lane, int64_t number, struct sent *sent, uint8_t *rest, uint8_t *left) {
+/* Whether it is over; then, what was done in it, with the rest of its answers, what waits, whose answers are behind that, and what was
+ * read and is to be taken yet. */
+EXPORT int32_t native_sender_look(const struct lane *lane, int64_t number, struct sent *sent, struct waiting *waiting, uint8_t *kept,
+                                  uint8_t *left) {
     const struct sender *sender = &lane->senders[number];
     if (!atomic_load(&sender->is_over)) return 0;
     *sent = sender->sent;
-    memcpy(rest, sender->rest, (size_t)sent->rest);
+    for (int n = 0; n < sent->waiting; n++) waiting[n] = sender->waiting[(sender->first + n) % MOST_WAITING];
+    memcpy(kept, sender->kept_answers, (size_t)sender->kept);
     memcpy(left, sender->in, (size_t)sent->left);
     return 1;
 }

@@ -2,17 +2,25 @@
 #ifndef LOGBOOM_LANE_H
 #define LOGBOOM_LANE_H
 
-#include "native.h"
+#include "syncs.h"
 
 #include <stdatomic.h>
 
-/* At once; of what came; of answers to one; frames of one at a time; of an address. lane.py says the same */
-enum { SENDERS = 128, SENDER_BYTES = 128 * 1024, LANE_ANSWERS_BYTES = 256 * 1024, MOST_SENT = 128, PEER_BYTES = 20 };
+/* At once; of what came; of answers in a pass; frames of one at a time; of an address; passes of one that wait for the disk. lane.py says
+ * the same */
+enum { SENDERS = 128, SENDER_BYTES = 128 * 1024, LANE_ANSWERS_BYTES = 256 * 1024, MOST_SENT = 128, PEER_BYTES = 20, MOST_WAITING = 64 };
+enum { MUCH_FRAMES = 8, MUCH_BYTES = 8 * 1024 }; /* of a pass: the next one is worth its while, too */
+enum { KEPT_BYTES = 2 * LANE_ANSWERS_BYTES }; /* of answers of one */
 
 struct sent { /* of a sender, lane.py has the same */
-    int64_t frames; /* that were taken */
-    int64_t rest;   /* bytes of the last answers that the socket did not take */
-    int64_t left;   /* bytes that were read, and not taken */
+    int64_t frames;  /* that were taken */
+    int64_t rest;    /* bytes of answers that may leave, and the socket did not take */
+    int64_t left;    /* bytes that were read, and not taken */
+    int64_t waiting; /* passes of which the answers wait */
+};
+
+struct waiting { /* answers that leave when all before `end` of the log is durable, likewise */
+    int64_t end, length, count, since_ns;
 };
 
 enum behind { NOT_BEHIND, HAS_MORE, PASSED_OVER }; /* there may be whole frames among what is left; there was no room for the first, so he comes
@@ -20,17 +28,22 @@ enum behind { NOT_BEHIND, HAS_MORE, PASSED_OVER }; /* there may be whole frames 
 
 struct sender {
     _Atomic int32_t is_over, is_wanted; /* back by the loop */
+    _Atomic int64_t times;              /* that this was used */
     int32_t descriptor, is_behind;
     int64_t peer_length;
     struct sent sent;
+    int64_t kept; /* bytes: the rest, and behind it what waits, whose passes are a ring */
+    int32_t first;
+    struct waiting waiting[MOST_WAITING];
     uint8_t peer[PEER_BYTES];
-    uint8_t in[SENDER_BYTES], rest[LANE_ANSWERS_BYTES];
+    uint8_t in[SENDER_BYTES], kept_answers[KEPT_BYTES];
 };
 
 struct lent { /* lane.py has the same */
     int64_t areas;                  /* of the loop's calls; where they are */
     int64_t descriptor, file_begin; /* of the log's last file, and where that begins in the log */
     int64_t for_ns;                 /* so long what was looked at before counts */
+    int64_t syncs;                  /* what is answered waits for these; where they are, 0 for none */
     /* And what was done with it: */
     int64_t frames, passes, busy_ns;
     int64_t tried_end, error; /* a write failed, which may have left something up to there; and why. 0: none did */
@@ -45,7 +58,13 @@ struct lane {
     _Atomic uint64_t times;    /* it was lent */
     int64_t until_ns;
     int32_t is_full; /* a call has no room: the loop is to take what there is */
-    int64_t sizes[SENDERS], taken[SENDERS]; /* of the present ones: bytes of answers, and of what came */
+    struct syncs *syncs; /* that anything waits for; the thread's */
+    int is_much; /* what the last pass took, likewise */
+    _Atomic int64_t waited_ns, waited; /* for the disk, in all; answers that did */
+    struct share { /* of the present ones: bytes of answers and their number, and bytes of what came */
+        int64_t size, count, taken;
+        int waits;
+    } shares[SENDERS];
     uint8_t answers[LANE_ANSWERS_BYTES];
     struct sender senders[SENDERS];
 };
@@ -57,6 +76,18 @@ enum served { NOT_SERVED, SERVED, FIRST_SERVED };
 /* Read what the senders sent, and take of it what may be taken; those with nothing more to be served by the thread are wanted back.
  * NOT_SERVED when the lane is not the thread's, or not any more: then nothing is read. FIRST_SERVED: the loop does not know of any yet. */
 enum served serve_senders(struct lane *lane, struct sender **senders, int count);
+
+/* Send what the loop answers meanwhile, if he is still the one who stayed at that time: whether it is sent, or kept to be. */
+int pass_on(struct sender *sender, int64_t times, const uint8_t *at, int64_t length);
+
+/* Whether more may be read of what it sends. */
+int may_take_more(const struct sender *sender);
+
+/* Send what waits and is durable by now. */
+void answer_durable(struct lane *lane, struct sender **senders, int count);
+
+/* Have the syncs' event set when one ends, unless something may be answered now, or nothing waits: whether to wait. */
+int waits_for_sync(struct lane *lane, struct sender **senders, int count);
 
 /* Write what the socket takes now: how much. (carrier.c) */
 int64_t write_some(int32_t descriptor, const uint8_t *at, int64_t length);

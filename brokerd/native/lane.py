@@ -2,7 +2,7 @@
 the end of the log, and what the loop's own calls lay sends out with (`sending/native_kernel.py`).
 
 While it is lent nobody else appends, or lays out: whoever wants to takes it back first (`sending/lending.py`). What the thread
-took is in the log's file, and answered; the loop takes note of it then.
+took is in the log's file, and answered, or it waits for the disk with its answer; the loop takes note of it then.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from mmap import mmap
 from typing import Final, NamedTuple
 
 from brokerd.native.library import Library
-from brokerd.native.stays import Over
+from brokerd.native.stays import Over, Waiting
 from remoting.transport.carrying import Lender
 
 MOST_SENDERS: Final = 128  # lane.h has the same numbers
 MOST_LEFT_BYTES: Final = 128 * 1024
 ANSWERS_BYTES: Final = 256 * 1024
+MOST_WAITING: Final = 64
+_KEPT_BYTES: Final = 2 * ANSWERS_BYTES
 _LOOKS: Final = 400  # of who looks after those who stay: so long one stays at most, that is ten seconds
-_SENT_NUMBERS: Final = 3
+_SENT_NUMBERS: Final = 4
+_WAITING_NUMBERS: Final = 4
 
 
 class Done(NamedTuple):
@@ -36,7 +39,7 @@ class Done(NamedTuple):
     error: int
 
 
-_LENT_NUMBERS: Final = 4  # areas, descriptor, begin of the file, how long
+_LENT_NUMBERS: Final = 5  # areas, descriptor, begin of the file, how long, syncs
 _NUMBERS: Final = _LENT_NUMBERS + len(Done._fields)
 _FRAMES, _ERROR = (_LENT_NUMBERS + Done._fields.index(name) for name in ("frames", "error"))
 
@@ -51,11 +54,14 @@ class Lane:
         self._numbers = memoryview(self._memory)[: 8 * _NUMBERS].cast("q")
         self._lend = library.function("native_lane_lend", ctypes.c_int32, area)
         self._take_back = library.function("native_lane_take_back", None, area)
+        self._ask_waited = library.function("native_lane_waited", None, area, area)
+        self._waited = array("q", (0, 0))
         self._summon = partial(library.function("native_carrier_summon", None, area), carrier_at)
 
-    def lend(self, areas_at: int, descriptor: int, file_begin: int, for_ns: int) -> None:
-        """The loop has it. What `areas_at` points to has a run that begins at the log's end, which is in that file."""
-        self._numbers[:_LENT_NUMBERS] = array("q", (areas_at, descriptor, file_begin, for_ns))
+    def lend(self, areas_at: int, descriptor: int, file_begin: int, for_ns: int, syncs_at: int = 0) -> None:
+        """The loop has it. What `areas_at` points to has a run that begins at the log's end, which is in that file. With syncs,
+        which stay until nobody stays, answers wait for them."""
+        self._numbers[:_LENT_NUMBERS] = array("q", (areas_at, descriptor, file_begin, for_ns, syncs_at))
         if self._lend(self.at):
             self._summon()
 
@@ -63,6 +69,12 @@ class Lane:
         """The thread has it. Returns when it is not at work."""
         self._take_back(self.at)
         return Done(*self._numbers[_LENT_NUMBERS:])
+
+    def waited(self) -> tuple[int, int]:
+        """How many answers were sent that had waited for the disk since this was asked last, and for how many ns in all."""
+        self._ask_waited(self.at, self._waited.buffer_info()[0])
+        count, waited_ns = self._waited
+        return count, waited_ns
 
     @property
     def has_news(self) -> bool:
@@ -74,6 +86,7 @@ class _Sender(NamedTuple):
     number: int
     lender: Lender
     ticket: int
+    times: int
     told: Callable[[int], None]
 
 
@@ -83,16 +96,18 @@ class Senders:
     def __init__(self, library: Library, carrier_at: int, lane: Lane) -> None:
         area, number = ctypes.c_void_p, ctypes.c_int64
         self._at, self._lane_at = carrier_at, lane.at
-        self._put = library.function(
-            "native_sender_put", None, area, number, *(ctypes.c_char_p, number) * 2, number, number
-        )
+        text = ctypes.c_char_p
+        self._put = library.function("native_sender_put", number, area, number, *(text, number) * 2, number, number)
+        self._pass = library.function("native_sender_pass", None, area, number, number, text, number)
         self._recall = library.function("native_sender_recall", None, area, number)
-        self._look = library.function("native_sender_look", ctypes.c_int32, area, number, area, area, area)
+        self._look = library.function("native_sender_look", ctypes.c_int32, area, number, *(area,) * 4)
         self._finish = library.function("native_sender_finish", None, area, number)
         self._count_frames = library.function("native_senders_frames", None, area, area)
         self._sent = array("q", bytes(8 * _SENT_NUMBERS))
-        self._rest, self._left = bytearray(ANSWERS_BYTES), bytearray(MOST_LEFT_BYTES)
-        self._looked_at = self._sent.buffer_info()[0], *map(_address, (self._rest, self._left))
+        self._waiting = array("q", bytes(8 * _WAITING_NUMBERS * MOST_WAITING))
+        self._kept, self._left = bytearray(_KEPT_BYTES), bytearray(MOST_LEFT_BYTES)
+        numbers_at = self._sent.buffer_info()[0], self._waiting.buffer_info()[0]
+        self._looked_at = *numbers_at, _address(self._kept), _address(self._left)
         self._frames = array("q", bytes(8 * MOST_SENDERS))
         self._frames_before = array("q", self._frames)
         self._looks = [0] * MOST_SENDERS
@@ -122,9 +137,14 @@ class Senders:
         piece's, and that of the piece before it, 0 for none."""
         number = self._free.pop()
         own, before = tickets
-        self._of[lender] = _Sender(number, lender, own, told)
         self._frames_before[number] = self._looks[number] = 0
-        self._put(self._at, number, peer, len(peer), begun, len(begun), descriptor, before - 1)
+        times: int = self._put(self._at, number, peer, len(peer), begun, len(begun), descriptor, before - 1)
+        self._of[lender] = _Sender(number, lender, own, times, told)
+
+    def pass_on(self, lender: Lender, content: bytes) -> None:
+        """Have this sent, which stays where it is, as the next piece."""
+        sender = self._of[lender]
+        self._pass(self._at, sender.number, sender.times, content, len(content))
 
     def recall_one(self, lender: Lender) -> None:
         """Have its stay be over soon."""
@@ -146,23 +166,35 @@ class Senders:
                 self._recall(self._at, number)
         self._frames_before[:] = self._frames
 
-    def finish(self, ticket: int) -> None:
-        """Have those be over whose tickets are no later, and return when they are; they are found by `over`."""
+    def finish(self, ticket: int) -> bool:
+        """Have those be over whose tickets are no later, and return when they are; they are found by `over`. Whether there were
+        any: something may be under way that was passed on to them."""
         those = [sender.number for sender in self._of.values() if sender.ticket <= ticket]
         for number in those:
             self._recall(self._at, number)
         for number in those:
             self._finish(self._lane_at, number)
+        return bool(those)
 
     def over(self) -> Iterator[Over]:
         """Those that are over, which are forgotten behind this."""
         for lender, sender in list(self._of.items()):
             if not self._look(self._lane_at, sender.number, *self._looked_at):
                 continue
-            frames, rest, left = self._sent
-            yield Over(lender, partial(sender.told, frames), bytes(self._rest[:rest]), bytes(self._left[:left]))
+            frames, rest, left, waiting = self._sent
+            tell, answers = partial(sender.told, frames), bytes(self._kept[:rest])
+            yield Over(lender, tell, answers, bytes(self._left[:left]), self._waiting_of(rest, waiting))
             del self._of[lender]
             self._free.append(sender.number)
+
+    def _waiting_of(self, begin: int, count: int) -> list[Waiting]:
+        """What the last one has that waits; it lies there from `begin` on."""
+        numbers = self._waiting[: _WAITING_NUMBERS * count].tolist()
+        found = []
+        for end, length, answers in zip(*(numbers[n::_WAITING_NUMBERS] for n in range(3)), strict=True):
+            found.append(Waiting(end, bytes(self._kept[begin : begin + length]), answers))
+            begin += length
+        return found
 
 
 def _address(area: bytearray) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -58,14 +58,23 @@ class Stay(NamedTuple):
     told: Callable[[Told], None]
 
 
+class Waiting(NamedTuple):
+    """Answers to so many requests, which are to leave when all before `end` of the log is acknowledged."""
+
+    end: int
+    answers: bytes
+    requests: int
+
+
 class Over(NamedTuple):
-    """A stay that is over: `tell` what was done in it; the rest of the last answer, None when that cannot be made again; and what
-    was read and is to be taken yet."""
+    """A stay that is over: `tell` what was done in it; the rest of the last answer, None when that cannot be made again; what
+    was read and is to be taken yet; and what waits."""
 
     lender: Lender
     tell: Callable[[], None]
     rest: bytes | None
     left: bytes
+    waiting: Sequence[Waiting] = ()
 
 
 class Stays:

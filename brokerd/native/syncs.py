@@ -1,7 +1,8 @@
 """Syncs of one file, over and over, by a thread that does not hold the interpreter's lock meanwhile (`syncs.c`).
 
-The loop wants positions durable, and looks how far that is when the event is set. One thread serves, whenever it can, and returns
-when it is asked to leave, by any thread, or when there is something to do beside syncs.
+The loop wants positions durable, and looks how far that is when the event is set. So does who appends beside the loop (`lane.c`),
+of whose records the loop knows later. One thread serves, whenever it can, and returns when it is asked to leave, by any thread,
+or when there is something to do beside syncs.
 """
 
 from __future__ import annotations
@@ -39,14 +40,20 @@ class NativeSyncs:
         self._want = library.function("native_syncs_want", None, area, number, number, number)
         self._set_back = library.function("native_syncs_set_back", None, area, number)
         self._done = library.function("native_syncs_done", number, area)
+        self._serves = library.function("native_syncs_serves", small, area, number)
         self._leave = library.function("native_syncs_leave", None, area, small)
         self._serve = library.function("native_syncs_serve", small, area, small, number, number, number)
         self._close = library.function("native_syncs_close", None, area)
-        self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        if not library.function("native_syncs_begin", small, area, small)(self._at, self.event):
+        self.event, self._beside = (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2))
+        if not library.function("native_syncs_begin", small, area, small, small)(self._at, self.event, self._beside):
             raise OSError("the system has no room for a semaphore")
 
     # -- on the loop
+
+    @property
+    def at(self) -> int:
+        """Where the memory is, for who wants beside the loop."""
+        return self._at
 
     def want(self, number: int, end: int, complete: int) -> None:
         """Have all before `end` synced, of which what is before `complete` are whole records."""
@@ -59,13 +66,23 @@ class NativeSyncs:
     def hear(self) -> int:
         """How far all is durable. The event is not set any more."""
         os.eventfd_read(self.event)
+        return self.done
+
+    @property
+    def done(self) -> int:
+        """How far all is durable."""
         durable: int = self._done(self._at)
         return durable
 
+    def serves(self, begin: int) -> bool:
+        """Whether somebody serves the file that begins there, and stays."""
+        return bool(self._serves(self._at, begin))
+
     def close(self) -> None:
-        """Nobody serves any more."""
+        """Nobody serves any more, or wants beside the loop."""
         self._close(self._at)
         os.close(self.event)
+        os.close(self._beside)
 
     # -- any thread
 
@@ -96,7 +113,7 @@ class NativeSyncs:
     @property
     def durable(self) -> tuple[int, int]:
         """What the last sync covered: the end, and that of the whole records."""
-        return self._done(self._at), self._numbers[_DONE_COMPLETE]
+        return self.done, self._numbers[_DONE_COMPLETE]
 
     @property
     def durations_ns(self) -> Sequence[int]:

@@ -32,13 +32,8 @@ NEXT_BROKER_WHEN_NONE: Final = 22
 DESCRIPTOR: Final = 23
 LEAST_CARRIED: Final = 24
 BEHIND: Final = 25
-MESSAGES: Final = 26
-BODY_BYTES: Final = 27
-NEXT_OFFSET: Final = 28
-LENGTH: Final = 29
-IS_SHORT: Final = 30
-LATER: Final = 31
 _COUNT: Final = 32
+MESSAGES, BODY_BYTES, NEXT_OFFSET, LENGTH, IS_SHORT, LATER = range(BEHIND + 1, _COUNT)  # what came of it
 _NUMBER_BYTES: Final = 8
 
 

@@ -42,6 +42,10 @@ class ReplicatedLog(Protocol):
         """Behind the last byte appended."""
 
     @property
+    def known_end_offset(self) -> int:
+        """The same but for what somebody appends beside the loop, who is not asked: at least what is flushed."""
+
+    @property
     def flushed_offset(self) -> int:
         """Behind the last byte that is durable.
 

@@ -306,9 +306,14 @@ class Replica:
         return self._driver.accepts_messages
 
     @property
-    def acknowledges_at_once(self) -> bool:
+    def acknowledges_alone(self) -> bool:
         """See `ReplicationDriver`."""
-        return self._driver.acknowledges_at_once
+        return self._driver.acknowledges_alone
+
+    @property
+    def acknowledges_durable(self) -> bool:
+        """See `ReplicationDriver`."""
+        return self._driver.acknowledges_durable
 
     @property
     def refusal(self) -> PutStatus:

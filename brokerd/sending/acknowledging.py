@@ -26,7 +26,10 @@ class ReplicaView(Protocol):
     def accepts_messages(self) -> bool: ...
 
     @property
-    def acknowledges_at_once(self) -> bool: ...
+    def acknowledges_alone(self) -> bool: ...
+
+    @property
+    def acknowledges_durable(self) -> bool: ...
 
     @property
     def refusal(self) -> PutStatus: ...
@@ -71,9 +74,14 @@ class Appends:
         return self._replica.is_master
 
     @property
-    def is_at_once(self) -> bool:
-        """Whether messages are taken now, and acknowledged as soon as they are in the log."""
-        return self._store.refusal is None and self._replica.acknowledges_at_once
+    def are_alone(self) -> bool:
+        """Whether messages are taken now, and acknowledged as soon as they are in the log, or durable there."""
+        return self._store.refusal is None and self._replica.acknowledges_alone
+
+    @property
+    def are_durable(self) -> bool:
+        """Whether what is acknowledged is durable."""
+        return self._replica.acknowledges_durable
 
     def _refusal(self, of_store: RequestError | None) -> LogboomError | None:
         if of_store is None and self._replica.accepts_messages:

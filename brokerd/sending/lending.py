@@ -1,7 +1,9 @@
 """The end of the log, lent to the carrier's thread, which takes sends of who sends densely (`native/lane.py`).
 
-It is lent while a message is acknowledged as soon as it is in the log, for some milliseconds at a time: so long holds what was
-looked at, among it the time that records carry. Whoever appends, cuts the log or looks at numbers of queues has it taken back
+It is lent while nobody else has to have a message for it to be acknowledged, for some milliseconds at a time: so long holds what
+was looked at, among it the time that records carry. Where the disk has to have it, the thread wants its syncs by itself
+(`log/syncs_in_c.py`), and answers behind them; what waits for one when its connection comes back waits here, like all that the
+loop appended. Whoever appends, cuts the log or looks at numbers of queues has it taken back
 first (`MessageStore.settle`), and so has whoever is to see what was answered (`catch_up`). Taking it back takes note of what is
 in the log; what that entails, for replicas and readers, comes in a turn of its own, as somebody may be in the middle of
 something.
@@ -17,19 +19,26 @@ from typing import Final, NamedTuple
 from brokerd.loop.scheduler import Scheduler
 from brokerd.native.carrier import Carrier
 from brokerd.native.lane import Done
+from brokerd.native.stays import Waiting
 from brokerd.sending.acknowledging import Appends
+from brokerd.sending.late_answers import answer_later
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.sending.turns import SendTurns
 from brokerd.store.log.segment import Segment
+from brokerd.store.log.syncs_in_c import SyncsInC
 from brokerd.store.run import Run
 from remoting.errors import LogboomError, StorageError
+from remoting.transport.carrying import Lender
 from remoting.transport.connection import RemotingConnection
 
 _LENT_NS: Final = 5_000_000
 _PAUSE_S: Final = 0.001  # so often it is taken note of what was done, when nobody asks
 _MOST_BYTES: Final = 16 << 20
 _LEAST_BYTES: Final = 1 << 20  # with less in the file, the loop takes what comes, and begins the next one
+_NEXT_BYTES: Final = 32 << 10  # for which the file is to have blocks, where the disk is waited for
 _MOST_UNUSED: Final = 3  # times in a row
+_RETRY_S: Final = 0.001
+_MOST_MISSED: Final = 4  # syncs, times in a row
 _COUNTED: Final = 64  # times that it is lent, behind which it is seen whether that is worth while
 _REST_NS: Final = 100_000_000
 
@@ -40,6 +49,14 @@ class _Lent(NamedTuple):
     since_ns: int
 
 
+class InC(NamedTuple):
+    """What the thread works with; without syncs, as long as answers do not wait for the disk."""
+
+    kernel: NativeKernel
+    carrier: Carrier
+    syncs: SyncsInC | None
+
+
 class SendLending:
     """Of one broker. All of it is the loop's."""
 
@@ -47,8 +64,7 @@ class SendLending:
         self,
         turns: SendTurns,
         appends: Appends,
-        kernel: NativeKernel,
-        carrier: Carrier,
+        in_c: InC,
         scheduler: Scheduler,
         show: Callable[[], None],
     ) -> None:
@@ -56,9 +72,8 @@ class SendLending:
         self._store = store = turns.store
         self._appends = appends
         self._counters = turns.counters
-        self._kernel = kernel
-        self._carrier = carrier
-        self._lane = carrier.lane
+        self._kernel, self._carrier, self._syncs = in_c
+        self._lane = self._carrier.lane
         self._scheduler = scheduler
         self._show = show
         self._now_ns = time.monotonic_ns
@@ -69,12 +84,18 @@ class SendLending:
         self._times = self._frames = 0  # how often it was lent, and what was taken, since that was seen last
         self._unused = 0
         self._rests_until_ns = 0
+        self._missed_syncs = 0  # times in a row
+        self._sees_late = False  # something may be durable, and answered, that the loop did not hear of
         store.take_back = self.take_back
-        carrier.lane_listener = self._heard
+        self._carrier.lane_listener = self._heard
+        self._carrier.waiting_listener = self._wait
 
     def look(self, connection: RemotingConnection) -> None:
         """All that the connection sent was taken now. If it sends densely the thread is to take what it sends next."""
-        if not connection.density.note(connection.last_active) or self._has_ended:
+        if (
+            not connection.density.note(connection.last_active, waits_for_disk=self._syncs is not None)
+            or self._has_ended
+        ):
             return
         if self._now_ns() < self._rests_until_ns or not self._may_lend:
             return
@@ -87,6 +108,14 @@ class SendLending:
         if self._lent is not None:
             self._settle()
             self._soon()
+        if not self._appends.is_masters:  # what waits is not for the log as it will be
+            self._carrier.finish_senders()
+
+    def take_all_back(self) -> None:
+        """The same, and what waits for the disk waits here."""
+        self._settle()
+        self._carrier.finish_senders()
+        self._soon()
 
     def catch_up(self) -> None:
         """Who reads now sees all that was answered."""
@@ -94,18 +123,34 @@ class SendLending:
             self._go_round()
         elif self._untold:
             self._tell()
+        self._see_durable()
         self._show()
 
     def end(self) -> None:
         """It is not lent any more."""
         self._has_ended = True
-        self._carrier.recall_senders()
-        self._settle()
+        self.take_all_back()
         self._tell()
+        self._see_durable()
 
     @property
     def _may_lend(self) -> bool:
-        return self._appends.is_at_once and self._store.commitlog.file_to_lend is not None
+        if self._appends.are_durable and self._syncs is None:
+            return False
+        return self._appends.are_alone and self._store.commitlog.file_to_lend is not None
+
+    def _see_durable(self) -> None:
+        """All that was answered."""
+        if self._syncs is not None and self._sees_late:
+            self._sees_late = self._carrier.has_senders
+            self._syncs.catch_up()
+
+    def _wait(self, lender: Lender, waiting: Waiting) -> None:
+        """Its answers came back with the connection: they leave when the loop knows that they may. It has to know of the
+        messages, too, but somebody may be in the middle of something."""
+        assert isinstance(lender, RemotingConnection)
+        self._appends.wait(waiting.end, answer_later(lender, waiting))
+        self._soon()
 
     def _soon(self) -> None:
         if not self._goes_on:
@@ -114,8 +159,11 @@ class SendLending:
 
     def _go_on(self) -> None:
         self._goes_on = False
+        if self._lent is not None and self._lane.has_news:
+            self._settle()
         self._lend()
         self._tell()
+        self._see_durable()
 
     def _heard(self) -> None:
         """The thread took something for the first time since it has the lane, or missed it."""
@@ -157,21 +205,41 @@ class SendLending:
                 self._rests_until_ns = now_ns + _REST_NS
             self._times = self._frames = 0
         segment = self._store.commitlog.file_to_lend
-        if now_ns < self._rests_until_ns or segment is None or not self._appends.is_at_once:
-            self._carrier.recall_senders()
+        if segment is not None and self._syncs is not None and not self._syncs.serves(segment.start):
+            self._wait_for_syncs()
             return
-        try:
-            run = self._store.begin_run()
-        except LogboomError:  # whoever sends now is told
-            self._carrier.recall_senders()
-            return
-        if run.room < _LEAST_BYTES:
+        self._missed_syncs = 0
+        run = self._begin_run(segment) if segment is not None and now_ns >= self._rests_until_ns else None
+        if segment is None or run is None or run.room < _LEAST_BYTES:
             self._carrier.recall_senders()
             return
         run.limit = min(run.limit, run.start + _MOST_BYTES)
         self._times += 1
-        self._lane.lend(self._kernel.lend(run), segment.file.descriptor, segment.start, _LENT_NS)
+        self._sees_late = True
+        file, syncs_at = segment.file.descriptor, self._syncs.at if self._syncs is not None else 0
+        self._lane.lend(self._kernel.lend(run), file, segment.start, _LENT_NS, syncs_at)
         self._lent = _Lent(run, segment, now_ns)  # not before: who takes back what was not lent waits for ever
+
+    def _wait_for_syncs(self) -> None:
+        """Who syncs has something else to do, mostly for a moment, or begins with another file when the loop has appended
+        there."""
+        self._missed_syncs += 1
+        if self._missed_syncs > _MOST_MISSED:
+            self._missed_syncs = 0
+            self._carrier.recall_senders()
+        else:
+            self._scheduler.call_later(_RETRY_S, self._soon)
+
+    def _begin_run(self, segment: Segment) -> Run | None:
+        """For what is taken next; None when that is for the loop, which tells who sends it."""
+        if not self._may_lend:
+            return None
+        try:
+            run = self._store.begin_run()
+            self._store.commitlog.write_ahead_of(segment, _NEXT_BYTES)
+        except LogboomError:
+            return None
+        return run
 
     def _settle(self) -> None:
         """Have nobody else append, and take note of what is in the log."""
@@ -211,6 +279,10 @@ class SendLending:
         if self._appends.is_masters:  # else it was told when the role changed
             self._appends.appended(self._store.commitlog.end_offset)
         for run, done in untold:
-            self._counters.puts.add(done.busy_ns / done.passes / 1e6, run.entry_count)
+            if self._syncs is None:
+                self._counters.puts.add(done.busy_ns / done.passes / 1e6, run.entry_count)
             self._counters.stored(run)
+        count, waited_ns = self._lane.waited()
+        if count:
+            self._counters.puts.add(waited_ns / count / 1e6, count)
         self._show()  # now: who sent it is answered already, and may be followed by who reads

@@ -20,7 +20,7 @@ class SendSettings:
         True, "store answers to requests too, beside pushing them to who asked", original="storeReplyMessageEnable"
     )
     beside_loop: bool = setting(
-        True, "take sends of who sends densely in a thread, while a message is acknowledged as soon as it is in the log"
+        True, "take sends of who sends densely in a thread, while no other broker has to have them to be acknowledged"
     )
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ One that is lent for a piece gets a ticket. Until that is through, he writes not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from remoting.disk import Bytes
@@ -39,6 +40,9 @@ class Lender(Protocol):
     def give_back(self, rest: Bytes) -> None:
         """The socket did not take this; it is to be sent before everything else, but what was given back before."""
 
+    def take_out(self) -> Sequence[Bytes]:
+        """What is to be sent: somebody else sends it."""
+
     def go_on_sending(self) -> None:
         """Send what waited, or was given back."""
 
@@ -50,8 +54,8 @@ class Carrier(Protocol):
     """What a lender needs of it."""
 
     def keeps(self, lender: Lender, ticket: int) -> bool:
-        """Whether the piece is not through yet, which is neither written nor is what is left of it given back. Then the lender is
-        told to go on sending when it is."""
+        """Whether the piece is not through yet, which is neither written nor is what is left of it given back. Then what is to be
+        sent is sent here, or the lender is told to go on sending when it is."""
 
     def finish(self, ticket: int) -> None:
         """Return when the piece is through."""

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 Handler = Callable[["RemotingConnection", Sequence[Command]], None]
 
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
-_LOW_WATER_BYTES: Final = 1024 * 1024
 _BEHIND_BYTES: Final = 256 * 1024  # so much that the peer has not read: answers come faster than it reads
+_PROVEN_WATER_BYTES: Final = _HIGH_WATER_BYTES, 1024 * 1024
 _UNPROVEN_WATER_BYTES: Final = 256 * 1024, 64 * 1024  # of those who have not shown who they are
 _LONG_BODY_BYTES: Final = 8192  # from here on a body is not copied behind its header
 _LONG_PARTS_BYTES: Final = 2048  # of parts on average: from here on they are not copied into one
@@ -92,8 +92,7 @@ class RemotingConnection(asyncio.Protocol):
         self.own_address = self.peer_address = self.peer_host = ""  # own: of this end's socket
         self.peer_port, self.packed_peer = 0, bytes(8)  # packed: address and port as a record's host field has them
         self.last_active = self._backlog_since = 0.0  # since: when requests in the backlog were read; 0 without any
-        self._handlers, self._limits = handlers, limits
-        self._opened, self._closed = opened, closed
+        self._handlers, self._limits, self._opened, self._closed = handlers, limits, opened, closed
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._received: list[bytes | bytearray] = []
@@ -152,15 +151,14 @@ class RemotingConnection(asyncio.Protocol):
             if self._on_proven is not None:
                 self._on_proven(self)
             if self._transport is not None:
-                self._transport.set_write_buffer_limits(_HIGH_WATER_BYTES, _LOW_WATER_BYTES)
+                self._transport.set_write_buffer_limits(*_PROVEN_WATER_BYTES)
 
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A uvloop transport has the methods of asyncio.Transport without being one.
         self._transport = transport = cast(asyncio.Transport, transport)
-        water_bytes = (_HIGH_WATER_BYTES, _LOW_WATER_BYTES) if self._is_proven else _UNPROVEN_WATER_BYTES
-        transport.set_write_buffer_limits(*water_bytes)
+        transport.set_write_buffer_limits(*(_PROVEN_WATER_BYTES if self._is_proven else _UNPROVEN_WATER_BYTES))
         self.last_active = self._loop.time()
         address = transport.get_extra_info("peername")
         if address:
@@ -505,6 +503,11 @@ class RemotingConnection(asyncio.Protocol):
         self._given_back += 1
         self._out_bytes += len(rest)
 
+    def take_out(self) -> list[Bytes]:
+        """See `carrying.Lender`."""
+        out, self._out, self._out_bytes, self._given_back = self._out, [], 0, 0
+        return out
+
     def _get_back(self) -> None:
         """Wait until nobody else writes to the socket."""
         if self._ticket and self._carrier is not None:
@@ -603,17 +606,16 @@ class RemotingConnection(asyncio.Protocol):
         self._regulate_reading()
 
     def _most_at_once(self, code: int) -> int:
-        if code in self._limits.long_requests:
-            return 1
-        return _MAX_LARGE_RUN if code in self._limits.large_answers else _MAX_RUN
+        most = _MAX_LARGE_RUN if code in self._limits.large_answers else _MAX_RUN
+        return 1 if code in self._limits.long_requests else most
 
     def _note_backlog(self) -> None:
         """Reading stops while there is a backlog, so what is in it was read at about one time."""
         self._backlog_since = (self._backlog_since or self._loop.time()) if self._backlog else 0.0
 
     def _waited_too_long(self, code: int) -> bool:
-        limit_ms = self._limits.wait_ms.get(code, self._limits.other_wait_ms)
-        return (self._loop.time() - self._backlog_since) * 1000 > limit_ms
+        limit_s = self._limits.wait_ms.get(code, self._limits.other_wait_ms) / 1000
+        return self._loop.time() - self._backlog_since > limit_s
 
     def _refuse_late(self, requests: Sequence[Command]) -> None:
         waited_ms = int((self._loop.time() - self._backlog_since) * 1000)
@@ -667,9 +669,7 @@ class RemotingConnection(asyncio.Protocol):
             if self._carrier.keeps(self, self._ticket):
                 return False
             self._ticket = 0
-        out, size = self._out, self._out_bytes
-        self._out = []
-        self._out_bytes = self._given_back = 0
+        size, out = self._out_bytes, self.take_out()
         if self._transport is None:
             return False
         self.last_active = self._loop.time()

@@ -9,6 +9,7 @@ Connection = TypeVar("Connection", contravariant=True)
 MOST_TAKEN: Final = 128  # requests of one connection, before the others of the loop have their turn
 WORTH_WHILE: Final = 2  # requests answered elsewhere, of one connection at a time
 _DENSE_S: Final = 0.005
+_DENSE_FOR_DISK_S: Final = 0.02  # each of many has a sync or two between what he sends
 _OFTEN: Final = 4
 _LONG: Final = 64  # requests; behind each further failure twice as many
 _LONGEST: Final = 4096
@@ -26,9 +27,10 @@ class Density:
         self._last_s = 0.0
         self._rest = _LONG
 
-    def note(self, now_s: float) -> bool:
-        """He asks now; whether that is dense."""
-        self._count = self._count + 1 if now_s - self._last_s <= _DENSE_S else min(self._count, 0)
+    def note(self, now_s: float, *, waits_for_disk: bool = False) -> bool:
+        """He asks now; whether that is dense. Who waits for the disk cannot ask as densely as others."""
+        dense_s = _DENSE_FOR_DISK_S if waits_for_disk else _DENSE_S
+        self._count = self._count + 1 if now_s - self._last_s <= dense_s else min(self._count, 0)
         self._last_s = now_s
         return self._count >= _OFTEN
 

@@ -14,16 +14,19 @@ from brokerd.members.streams import CommandStream
 from brokerd.native.library import Library
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.log import ReplicatedLog
+from brokerd.replication.required_set.ack_queue import AckQueue
 from brokerd.replication.roles.effects import Role
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import StoreSettings
+from remoting.transport.carrying import nothing
 from remoting.transport.connection import RemotingConnection
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
 
 
 class AloneReplica:
-    """A replica that acknowledges at once; its role is what the test says."""
+    """A replica that acknowledges at once, or what is durable, when it has a line of who waits. Its role is what the test
+    says."""
 
     def __init__(self, replicated: ReplicatedLog, confirm_offset: int) -> None:
         self.log = replicated
@@ -32,6 +35,7 @@ class AloneReplica:
         self.confirm_offset = confirm_offset
         self.epochs: list[EpochEntry] = []
         self.refusal = PutStatus.SERVICE_NOT_AVAILABLE
+        self.acks: AckQueue | None = None
         self._roles: list[Callable[[Role, int], None]] = []
         self._confirmed: list[Callable[[int], None]] = []
 
@@ -40,8 +44,12 @@ class AloneReplica:
         return self.is_master and self.is_taking
 
     @property
-    def acknowledges_at_once(self) -> bool:
+    def acknowledges_alone(self) -> bool:
         return self.accepts_messages
+
+    @property
+    def acknowledges_durable(self) -> bool:
+        return self.acks is not None
 
     def add_role_listener(self, listener: Callable[[Role, int], None]) -> None:
         self._roles.append(listener)
@@ -53,16 +61,32 @@ class AloneReplica:
         self.is_master = role is Role.MASTER
         if self.is_master and (not self.epochs or self.epochs[-1].epoch < epoch):
             self.epochs.append(EpochEntry(epoch, self.log.end_offset))
+        if self.acks is not None:
+            self.acks.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
         for listener in self._roles:
             listener(role, epoch)
 
     def on_appended(self, end_offset: int) -> None:
-        self.confirm_offset = end_offset
+        if self.acks is None:
+            self._confirm(end_offset)
+
+    def on_flushed(self) -> None:
+        if self.acks is not None:
+            self._confirm(self.log.flushed_offset)
+            self.acks.acknowledge(self.confirm_offset)
+
+    def _confirm(self, offset: int) -> None:
+        self.confirm_offset = offset
         for listener in self._confirmed:
-            listener(end_offset)
+            listener(offset)
 
     def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
-        callback(PutStatus.PUT_OK)
+        if self.acks is None:
+            callback(PutStatus.PUT_OK)
+        elif not self.is_master:
+            callback(PutStatus.SERVICE_NOT_AVAILABLE)
+        else:
+            self.acks.wait(position, 0, callback)
 
 
 class Nobody:
@@ -108,6 +132,7 @@ class AloneBroker:
             ),
         )
         opened = open_store(ground)
-        log = StoreReplicatedLog(opened, lambda: None)
+        self.request_flush = nothing
+        log = StoreReplicatedLog(opened, lambda: self.request_flush())
         self.replica = AloneReplica(log, opened.confirm_offset)
         self.core = BrokerCore(ground, clients or Nobody(), log, self.replica)

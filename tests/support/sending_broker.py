@@ -24,9 +24,12 @@ from brokerd.processors.offsets.committed import OffsetProcessor
 from brokerd.processors.pulling.checks import PullChecks
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import each
+from brokerd.replication.required_set.ack_queue import AckQueue
 from brokerd.replication.roles.effects import Role
 from brokerd.sending import lending
 from brokerd.sending.lending import SendLending
+from brokerd.store.log.flusher import Flusher
+from brokerd.store.log.syncs_in_c import SyncsInC
 from brokerd.store.run import Run
 from brokerd.store.settings import StoreSettings
 from remoting import codes, frame
@@ -150,7 +153,11 @@ def send_frame(opaque: int, body: bytes, queue_id: int = 0, topic: str = "T", *,
 
 
 class Broker:
-    def __init__(self, directory: Path, carrier: Lending, segment_bytes: int = 1 << 22) -> None:
+    """With `waits_for_disk` it acknowledges what is durable, as its flusher says."""
+
+    def __init__(
+        self, directory: Path, carrier: Lending, segment_bytes: int = 1 << 22, *, waits_for_disk: bool = False
+    ) -> None:
         self.carrier = carrier
         self.directory = directory
         self.disk = LocalDisk(directory)
@@ -167,9 +174,19 @@ class Broker:
         self.store = core.store
         self.replica = self.alone.replica
         self.store.commitlog.turns.looks.enders.append(carrier.finish_all)
+        self.flusher: Flusher | None = None
+        syncs = self._wait_for_disk() if waits_for_disk else None
         retry = build_retry(core, QueueLocks())
         self.sends, self.send_turns = build_sends(
-            core, retry, STORE_HOST, lambda done: done(), turns, make_topics=True, library=library, carrier=carrier
+            core,
+            retry,
+            STORE_HOST,
+            lambda done: done(),
+            turns,
+            make_topics=True,
+            library=library,
+            carrier=carrier,
+            syncs=syncs,
         )
         clients = ClientRegistry(turns.monotonic_ms, turns.wall_ms, yes)
         pull_settings = Live(PullSettings())
@@ -202,6 +219,16 @@ class Broker:
         self.replica.become(Role.MASTER)
         self.topic("T")
         self.core.metadata.put_group(GroupConfig("g"), lambda _error: None)
+
+    def _wait_for_disk(self) -> SyncsInC:
+        self.store.commitlog.write_ahead()
+        syncs = SyncsInC(self.store.commitlog, native_library())
+        self.flusher = Flusher(self.store, in_c=syncs)
+        self.flusher.listeners.append(self.replica.on_flushed)
+        self.replica.acks = AckQueue(1 << 20)
+        self.alone.request_flush = self.flusher.request
+        self.flusher.start()
+        return syncs
 
     @property
     def lending(self) -> SendLending:
@@ -288,9 +315,13 @@ def _is_done(error: Exception | None) -> None:
 
 @asynccontextmanager
 async def serving(
-    directory: Path, carrier: Lending | None = None, *, segment_bytes: int = 1 << 22
+    directory: Path,
+    carrier: Lending | None = None,
+    *,
+    segment_bytes: int = 1 << 22,
+    waits_for_disk: bool = False,
 ) -> AsyncIterator[Broker]:
-    broker = Broker(directory, carrier or Lending(), segment_bytes)
+    broker = Broker(directory, carrier or Lending(), segment_bytes, waits_for_disk=waits_for_disk)
     broker.carrier.start(asyncio.get_running_loop())
     await broker.server.start()
     try:
@@ -305,6 +336,8 @@ async def serving(
             with suppress(OSError):
                 await peer.writer.wait_closed()
         assert not broker.carrier.has_senders
+        if broker.flusher is not None:
+            await broker.flusher.stop()
         broker.store.close()
         broker.disk.close()
 

@@ -15,6 +15,7 @@ from brokerd.native.carrier import Carrier
 from brokerd.processors.sending.admission import Admission
 from brokerd.processors.sending.general import GeneralSends
 from brokerd.sending.boundary import ANSWER_OK, Source, Stop, Taken, Together
+from brokerd.sending.late_answers import OPENINGS
 from brokerd.sending.lending import SendLending
 from brokerd.sending.reading import short_names
 from brokerd.sending.readings import Reading
@@ -35,13 +36,6 @@ _Ended = tuple[
 
 LEAST_TOGETHER: Final = 3  # connections: for fewer, looking for what they have in common costs more than it spares
 MOST_TOGETHER: Final = 128
-
-# How answers begin, by what became of what they answer to
-_OPENINGS: Final = {
-    PutStatus.PUT_OK: ANSWER_OK,
-    PutStatus.FLUSH_DISK_TIMEOUT: b'{"code":10,',
-    PutStatus.FLUSH_SLAVE_TIMEOUT: b'{"code":12,',
-}
 
 
 class SendProcessor:
@@ -80,6 +74,11 @@ class SendProcessor:
         """Everything that comes from now on is taken here."""
         if self._lending is not None:
             self._lending.end()
+
+    def meaning_changes(self) -> None:
+        """An acknowledgement may mean something else from now on: all that is taken elsewhere comes back."""
+        if self._lending is not None:
+            self._lending.take_all_back()
 
     @property
     def goes_first(self) -> bool:
@@ -324,7 +323,7 @@ class _Answers:
         return bool(self._parts or self._together)
 
     def acknowledged(self, status: PutStatus) -> None:
-        opening = _OPENINGS[status]
+        opening = OPENINGS[status]
         for connections, together in self._together:
             content = together.content
             if opening is not ANSWER_OK:

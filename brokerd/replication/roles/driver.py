@@ -125,19 +125,31 @@ class ReplicationDriver:
         return mastership is not None and mastership.enough_replicas and not self._is_crowded
 
     @property
-    def acknowledges_at_once(self) -> bool:
-        """Whether a message is acknowledged as soon as it is in the log: nobody else has to have it, nor the disk. It is so until
-        `meaning_listeners` are called, the role changes, or the broker stops."""
-        machine, mastership = self.machine, self.machine.mastership
+    def acknowledges_alone(self) -> bool:
+        """Whether a message is acknowledged as soon as it is in the log, or durable there (`acknowledges_durable`): nobody else
+        has to have it. It is so until `meaning_listeners` are called, the role changes, or the broker stops."""
+        mastership = self.machine.mastership
         return (
             mastership is not None
             and self.accepts_messages
-            and not machine.settings.ack_after_flush
             and not mastership.followers
             and mastership.sync.required == {mastership.sync.self_id}
             and mastership.quorum.needed in (ALL, 1)
-            and not self.acks
+            and self._has_caught_up
         )
+
+    @property
+    def acknowledges_durable(self) -> bool:
+        """Whether what is acknowledged is durable."""
+        return self.machine.settings.ack_after_flush
+
+    @property
+    def _has_caught_up(self) -> bool:
+        """Nobody waits who may wait for others, and the disk keeps pace."""
+        if not self.acknowledges_durable:
+            return not self.acks
+        log = self.machine.log
+        return log.end_offset - log.flushed_offset <= self.machine.settings.max_waiting_bytes
 
     @property
     def _is_crowded(self) -> bool:
@@ -173,10 +185,9 @@ class ReplicationDriver:
             self._pump(follower.connection, now_ms)
         self._finish(now_ms)
 
-    def _take_real_end(self, now_ms: int) -> None:
+    def _take_real_end(self, end_offset: int, now_ms: int) -> None:
         """The log may end behind what was told: the filler at a file's end stays when the append behind it fails, and the
         replicas need it like any other byte. Looked at before anything that may change the role, which counts on that end."""
-        end_offset = self._log.end_offset  # first: who finds out that the disk refused something ends the role
         if self.machine.mastership is not None and end_offset > self.machine.log.end_offset:
             self._log.request_flush()
             self.on_appended(end_offset, now_ms)
@@ -184,7 +195,7 @@ class ReplicationDriver:
     def on_flushed(self, now_ms: int) -> None:
         """A flush of the log ended."""
         if not self.machine.failure:
-            self._take_real_end(now_ms)
+            self._take_real_end(self._log.known_end_offset, now_ms)  # nobody's appending ends because of every flush
             self.machine.flushed(self._log.flushed_offset, now_ms)
             self._tell_of_disk()
             self._finish(now_ms)
@@ -226,7 +237,7 @@ class ReplicationDriver:
 
     def received(self, connection: int, data: Bytes, now_ms: int) -> None:
         """Bytes of the other side, cut anywhere; they are used before this returns."""
-        self._take_real_end(now_ms)
+        self._take_real_end(self._log.end_offset, now_ms)
         try:
             frames, said = self.channels.receive(connection, data)
             if said:
@@ -310,7 +321,7 @@ class ReplicationDriver:
         self.channels.prove_lineage(name)
 
     def observed(self, view: RoleView, now_ms: int) -> None:
-        self._take_real_end(now_ms)
+        self._take_real_end(self._log.end_offset, now_ms)
         self.machine.observe(view, now_ms)
         self._finish(now_ms)
 
@@ -332,7 +343,7 @@ class ReplicationDriver:
         if self.machine.failure:
             return
         self._note_removed()
-        self._take_real_end(now_ms)
+        self._take_real_end(self._log.end_offset, now_ms)
         self.machine.tick(now_ms, interval_ms)
         self._tell_of_disk()
         self._finish(now_ms)

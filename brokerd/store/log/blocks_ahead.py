@@ -26,11 +26,6 @@ class BlocksAhead:
         self._syncs = 0
         self._end = 0  # of the zeros, or, where there are none, of what is appended until that is decided anew
 
-    @property
-    def is_on(self) -> bool:
-        """Whether any are ever written."""
-        return bool(self._ahead_bytes)
-
     def wanted(self, position: int, end: int, limit: int) -> int:
         """How many zeros to write at `position`, before what goes from there to `end` in a file that ends at `limit`."""
         if not self._ahead_bytes:

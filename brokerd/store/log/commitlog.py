@@ -146,8 +146,15 @@ class CommitLog:
     def file_to_lend(self) -> Segment | None:
         """The file to whose descriptor somebody else may append for a while; None when that is not to be."""
         segment = self._current
-        is_as_usual = self.refusal is None and not self._unclean_end and not self._ahead.is_on
+        is_as_usual = self.refusal is None and not self._unclean_end
         return segment if segment is not None and segment.file.descriptor >= 0 and is_as_usual else None
+
+    def write_ahead_of(self, segment: Segment, total: int) -> None:
+        """Somebody else appends about so many bytes to it next: write blocks before that, as `append` does. Raises
+        StorageError."""
+        position = self.end_offset
+        if zeros := self._ahead.wanted(position, min(position + total, segment.end), segment.end):
+            self._write_zeros(segment, position, zeros)
 
     def note_appended(self, total: int) -> int:
         """Somebody else appended whole records of so many bytes to the file's end, as `append` does; returns the new end."""

@@ -48,6 +48,20 @@ class SyncsInC:
         """Have all that the log holds synced; `number` is that of the request."""
         self._syncs.want(number, self._commitlog.end_offset, self._commitlog.complete_offset)
 
+    @property
+    def at(self) -> int:
+        """Where it is in memory, for who wants syncs beside the loop."""
+        return self._syncs.at
+
+    def serves(self, file_begin: int) -> bool:
+        """Whether the thread syncs the file that begins there: what is wanted beside the loop is synced then."""
+        return self._syncs.serves(file_begin)
+
+    def catch_up(self) -> None:
+        """Take note of what is durable by now."""
+        if self._syncs.done > self._commitlog.flushed_offset:
+            self._tell(self._syncs.done)
+
     def end(self) -> None:
         """Have the thread come back, and not serve again."""
         self._is_over = True
@@ -66,7 +80,8 @@ class SyncsInC:
         self._tell(self._syncs.hear())
 
     def _tell(self, durable: int) -> None:
-        self._commitlog.note_synced(durable)
+        """More may be durable than the loop knows to be in the log."""
+        self._commitlog.note_synced(min(durable, self._commitlog.end_offset))
         self._heard()
 
     # -- the flusher's thread

@@ -18,6 +18,7 @@ import pytest
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.native import carrier as carriers
+from brokerd.native import lane as lanes
 from brokerd.native.lane import MOST_LEFT_BYTES, MOST_SENDERS, Done
 from brokerd.sending.boundary import Source
 from brokerd.sending.native_kernel import NativeKernel
@@ -371,7 +372,7 @@ def test_of_what_could_not_be_written_nothing_is_answered(how: str, is_first: bo
             lender = rig.sender()
             if not is_first:
                 lender.peer.send(nameless + with_opaque(1, queue_id=1))
-                await rig.until(lambda: rig.carrier.lane._numbers[4] == 2)
+                await rig.until(lambda: rig.carrier.lane._numbers[lanes._FRAMES] == 2)
             refused = nameless + with_opaque(2, queue_id=1) * 2 + json_send({**SINGLE, "b": "U", "e": "0"}, b"x" * 500)
             expected = rig.run()
             rig.kernel._rules.ids.next_number = names

@@ -41,6 +41,7 @@ Answer = tuple[int, int, str, bytes, str | None]
 def _densely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who sends stays at once, though the test is slow, and soon again; files are small."""
     monkeypatch.setattr(taking, "_DENSE_S", LONG_S)
+    monkeypatch.setattr(taking, "_DENSE_FOR_DISK_S", LONG_S)
     monkeypatch.setattr(taking, "_OFTEN", 1)
     monkeypatch.setattr(taking, "_LONG", 0)
     monkeypatch.setattr(connection, "_READS_AFTER_VAIN_OFFER", 0)
@@ -232,11 +233,14 @@ async def story(broker: Broker, seed: int) -> list[object]:
     return found
 
 
+@pytest.mark.parametrize("waits_for_disk", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_happens_what_is_sent_is_stored_and_answered_as_by_the_loop(seed: int, tmp_path: Path) -> None:
+def test_whatever_happens_what_is_sent_is_stored_and_answered_as_by_the_loop(
+    seed: int, waits_for_disk: bool, tmp_path: Path
+) -> None:
     async def ask(*, has_thread: bool) -> tuple[list[object], int]:
-        carrier = Lending(has_thread=has_thread)
-        async with serving(tmp_path / str(has_thread), carrier, segment_bytes=SEGMENT_BYTES) as broker:
+        carrier, directory = Lending(has_thread=has_thread), tmp_path / str(has_thread)
+        async with serving(directory, carrier, segment_bytes=SEGMENT_BYTES, waits_for_disk=waits_for_disk) as broker:
             found = await story(broker, seed)
             return found, broker.taken
 

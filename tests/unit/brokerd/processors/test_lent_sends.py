@@ -40,6 +40,7 @@ LONG_S = 1000
 def _densely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who sends stays soon, though the test is slow, and until somebody wants him back."""
     monkeypatch.setattr(taking, "_DENSE_S", LONG_S)
+    monkeypatch.setattr(taking, "_DENSE_FOR_DISK_S", LONG_S)
     monkeypatch.setattr(taking, "_OFTEN", 1)
     monkeypatch.setattr(taking, "_LONG", 0)
     monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
@@ -176,7 +177,7 @@ def write_elsewhere(broker: Broker, path: str, flags: int = os.O_RDWR) -> Callab
     """From the next time on that the lane is lent, what is taken is written to this; until what is returned is called."""
     lane = broker.carrier.lane
     lend, descriptor = lane.lend, os.open(path, flags)
-    lane.lend = lambda at, _, begin, for_ns: lend(at, descriptor, begin, for_ns)
+    lane.lend = lambda at, _, *others: lend(at, descriptor, *others)
 
     def stop() -> None:
         lane.lend = lend

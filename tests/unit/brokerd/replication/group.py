@@ -73,9 +73,8 @@ class MemoryReplicatedLog:
 
     def __init__(self, fuse: Fuse) -> None:
         self._fuse = fuse
-        self.min_offset = 0
+        self.min_offset = self.flushed_offset = 0
         self.data = bytearray()  # from min_offset on
-        self.flushed_offset = 0
         self.flush_requested = False
         self.segment_bytes = NEVER
         self.seals: bool | None = None
@@ -88,6 +87,8 @@ class MemoryReplicatedLog:
     def end_offset(self) -> int:
         return self.min_offset + len(self.data)
 
+    known_end_offset = end_offset
+
     def content(self, start: int, end: int) -> bytes:
         return bytes(self.data[start - self.min_offset : end - self.min_offset])
 
@@ -99,8 +100,7 @@ class MemoryReplicatedLog:
     def append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
         if offset != self.end_offset:
             raise ProtocolError(f"bytes for {offset} arrived, but this log ends at {self.end_offset}")
-        for buffer in buffers:
-            self.data += buffer
+        self.data += b"".join(buffers)
 
     def append_record(self, payload: bytes) -> int:
         self.data += bytes((len(payload),)) + payload

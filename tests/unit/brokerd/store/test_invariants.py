@@ -41,8 +41,6 @@ def test_no_more_is_durable_than_the_log_has(store: MessageStore) -> None:
     mark = SyncMark(beyond, beyond, store.commitlog.generation)
     with pytest.raises(AssertionError, match="more than the log has"):
         store.mark_flushed(mark)
-    with pytest.raises(AssertionError, match="more than the log has"):
-        store.note_flushed(mark)
 
 
 def test_what_queues_durably_have_only_grows_and_is_durable_in_the_log(store: MessageStore) -> None:

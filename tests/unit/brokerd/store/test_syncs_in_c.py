@@ -309,8 +309,14 @@ def test_serving_ends_at_the_end_of_a_file_and_when_asked(
         assert syncs.hear() == 500
         syncs.set_back(300)
         assert syncs.durable[0] == 300
+        syncs.want(3, 300, 300)
+        syncs.leave()
+        assert syncs.serve(2, -1, 0, 1000) is Ending.LEFT, "all of it is durable"
+        assert (syncs.answered, list(syncs.durations_ns), syncs.hear()) == (3, [], 300)
+        syncs.stay()
+        syncs.want(4, 301, 301)
         with pytest.raises(OSError, match="Bad file descriptor"):
-            syncs.serve(1, -1, 0, 1000)
+            syncs.serve(3, -1, 0, 1000)
     syncs.close()
 
 
