@@ -247,8 +247,8 @@ static int have_waiting(const struct room *room) {
 }
 
 /* Wait for requests of those who stay, or for the summons, and answer them; what is put meanwhile goes before each. While answers
- * wait for a sync, sends that come one by one are left unread: they wait for the next one anyway, which begins when all that came by
- * then is written; only then those answers leave. How many pieces are done now. */
+ * wait for the sync that is under way, sends that come one by one are left unread: they wait for the next one anyway, which begins when
+ * all that came by then is written; only then those answers leave. How many pieces are done now. */
 static uint64_t attend(struct carrier *carrier, uint64_t done, struct room *room) {
     enum { OTHERS = 2 };
     struct pollfd polled[OTHERS + STAYS + SENDERS] = {{.fd = carrier->summons, .events = POLLIN}, {.fd = -1}};
@@ -257,7 +257,7 @@ static uint64_t attend(struct carrier *carrier, uint64_t done, struct room *room
     if (have_waiting(room)) {
         polled[1] = (struct pollfd){.fd = event_beside(carrier->lane->syncs), .events = POLLIN};
         if (!waits_for_sync(carrier->lane, room->senders, room->sender_count)) patience_ms = 0;
-        else if (!carrier->lane->is_much) senders = 0;
+        else if (may_be_left(carrier->lane)) senders = 0;
     }
     struct pollfd *of_stays = polled + OTHERS, *of_senders = of_stays + stays;
     for (int n = 0; n < stays; n++) of_stays[n] = (struct pollfd){.fd = room->stays[n]->descriptor, .events = POLLIN};
@@ -311,24 +311,25 @@ EXPORT void native_carry(struct carrier *carrier) {
 
 /* ---- Those who stay, for the loop */
 
-/* Have a connection stay, behind the piece `before`; -1: behind none. Its requests are like the one that is in this slot; what is wanted
- * holds so long. `number` is free: it is not over since it was put. */
-EXPORT void native_stay_put(struct carrier *carrier, int64_t number, const struct asked *asked, int64_t slot, const struct wanted *wanted,
+/* Have a connection stay, behind the piece `before`; -1: behind none. Its requests are of these kinds, KINDS at most, the first of which
+ * was asked last; what is wanted holds so long. `number` is free: it is not over since it was put. */
+EXPORT void native_stay_put(struct carrier *carrier, int64_t number, const struct asked *asked, const struct kind_put *kinds, int64_t count,
                             int64_t descriptor, int64_t before, int64_t longest_ns) {
     struct stay *stay = &carrier->stays[number];
     uint64_t put = atomic_load(&carrier->put);
-    begin_stay(stay, &asked->slots->slots[slot], wanted, (int32_t)descriptor, longest_ns);
+    begin_stay(stay, asked->slots, kinds, count, (int32_t)descriptor, longest_ns);
     carrier->pieces[put % PIECES] = (struct piece){NULL, NULL, 0, 0, before, stay, NULL, stay->descriptor, 0};
     atomic_store(&carrier->put, put + 1);
     wake(carrier);
 }
 
-/* Whether it is over; then, what was done in it, and `left` bytes that were read and are to be taken yet. */
-EXPORT int32_t native_stay_look(const struct carrier *carrier, int64_t number, struct told *told, uint8_t *left) {
+/* Whether it is over; then, how it ended, what was done of each kind, and `left` bytes that were read and are to be taken yet. */
+EXPORT int32_t native_stay_look(const struct carrier *carrier, int64_t number, struct end *end, struct told *told, uint8_t *left) {
     const struct stay *stay = &carrier->stays[number];
     if (!atomic_load(&stay->is_over)) return 0;
-    *told = stay->told;
-    memcpy(left, stay->in, (size_t)stay->told.left);
+    *end = stay->end;
+    for (int32_t n = 0; n < stay->kind_count; n++) told[n] = stay->kinds[n].told;
+    memcpy(left, stay->in, (size_t)stay->end.left);
     return 1;
 }
 

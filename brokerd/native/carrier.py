@@ -18,11 +18,11 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from brokerd.native.lane import MOST_LEFT_BYTES, Lane, Senders
 from brokerd.native.library import Library
-from brokerd.native.stays import Kind, Over, Stays, Told, Waiting
+from brokerd.native.stays import File, Kind, Over, Stays, Told, Waiting
 from brokerd.native.wanted import BEHIND, DESCRIPTOR, LEAST_CARRIED, LENGTH, WantedArea
 from remoting.disk import Held
 from remoting.transport.carrying import Lender
@@ -56,13 +56,6 @@ class _Batch(NamedTuple):
     lenders: Sequence[Lender]
     places: array[int]
     content: bytes
-
-
-class File(Protocol):
-    """A file of the log, mapped or not."""
-
-    def hold(self) -> Held:
-        """Have what it is read from stay until that is released."""
 
 
 class Failed(NamedTuple):
@@ -235,14 +228,13 @@ class Carrier:
     def have_stay(
         self,
         connection: RemotingConnection,
-        kind: Kind,
-        file: File,
-        kept: tuple[object, ...],
+        asked: ctypes.c_void_p,
+        kinds: Sequence[Kind],
         told: Callable[[Told], None],
     ) -> bool:
-        """Whether the thread reads the connection's requests from now on, and answers those of that kind, of a file of the log
-        that is seen: for some milliseconds, or until somebody else wants to write to it. `kept` has what `kind` refers to; `told`
-        is called in a later turn of the loop, before the connection has anything else that came."""
+        """Whether the thread reads the connection's requests from now on, and answers those of these kinds (as `Stays.begin` has
+        them): for some milliseconds, or until somebody else wants to write to it. `told` is called in a later turn of the loop,
+        before the connection has anything else that came."""
         stays = self._stays
         if self._thread is None or not stays.have_room or self._put - self._seen >= _MOST_PIECES:
             return False
@@ -255,7 +247,7 @@ class Carrier:
             return False
         connection.keep_lent(number)
         self._put = number
-        stays.begin(connection, descriptor, (number, ticket), kind, file.hold(), kept, told)
+        stays.begin(connection, descriptor, (number, ticket), asked, kinds, told)
         self._look_in_time()
         return True
 

@@ -117,6 +117,7 @@ static int take(struct lane *lane, struct sender **senders, int count) {
     }
     if (lane->lent.syncs && results->records_size) {
         lane->syncs = (struct syncs *)(uintptr_t)lane->lent.syncs;
+        lane->last_end = results->end_offset;
         want_beside(lane->syncs, results->end_offset);
     }
     note_taken(areas);
@@ -199,6 +200,8 @@ void answer_durable(struct lane *lane, struct sender **senders, int count) {
         if (is_durable(senders[n], done)) answer_until(lane, senders[n], done);
     }
 }
+
+int may_be_left(struct lane *lane) { return !lane->is_much && lane->last_end <= begun_beside(lane->syncs); }
 
 int waits_for_sync(struct lane *lane, struct sender **senders, int count) {
     int64_t done = -1;

@@ -59,7 +59,8 @@ struct lane {
     int64_t until_ns;
     int32_t is_full; /* a call has no room: the loop is to take what there is */
     struct syncs *syncs; /* that anything waits for; the thread's */
-    int is_much; /* what the last pass took, likewise */
+    int64_t last_end;    /* of the log, behind what the last pass took */
+    int is_much;         /* what that took */
     _Atomic int64_t waited_ns, waited; /* for the disk, in all; answers that did */
     struct share { /* of the present ones: bytes of answers and their number, and bytes of what came */
         int64_t size, count, taken;
@@ -85,6 +86,10 @@ int may_take_more(const struct sender *sender);
 
 /* Send what waits and is durable by now. */
 void answer_durable(struct lane *lane, struct sender **senders, int count);
+
+/* Whether what is sent now had better be read when the sync ends that is under way: no sooner is it durable then, and it is read with
+ * all that comes meanwhile. */
+int may_be_left(struct lane *lane);
 
 /* Have the syncs' event set when one ends, unless something may be answered now, or nothing waits: whether to wait. */
 int waits_for_sync(struct lane *lane, struct sender **senders, int count);

@@ -34,7 +34,8 @@ struct syncs {
     int64_t done_complete; /* whole records before it are durable */
     int64_t count;         /* of the syncs of this call */
     int64_t durations_ns[DURATIONS];
-    _Atomic int64_t done; /* all before it is durable */
+    _Atomic int64_t done;  /* all before it is durable */
+    _Atomic int64_t begun; /* up to there the last sync goes */
     _Atomic int64_t number, end, complete;
     _Atomic int64_t lane_end;
     _Atomic int32_t asleep, leaving, serving;
@@ -84,6 +85,7 @@ EXPORT void native_syncs_set_back(struct syncs *syncs, int64_t end) {
     atomic_store(&syncs->complete, end);
     if (atomic_load(&syncs->lane_end) > end) atomic_store(&syncs->lane_end, end);
     if (atomic_load(&syncs->done) > end) atomic_store(&syncs->done, end);
+    if (atomic_load(&syncs->begun) > end) atomic_store(&syncs->begun, end);
 }
 
 /* All before this is durable. */
@@ -102,6 +104,8 @@ void want_beside(struct syncs *syncs, int64_t end) {
 }
 
 int64_t durable_beside(struct syncs *syncs) { return atomic_load(&syncs->done); }
+
+int64_t begun_beside(struct syncs *syncs) { return atomic_load(&syncs->begun); }
 
 int64_t listen_beside(struct syncs *syncs) {
     atomic_store(&syncs->lane_listens, 1);
@@ -172,6 +176,7 @@ static int32_t serve(struct syncs *syncs, int32_t descriptor, int64_t limit, int
             continue;
         }
         int64_t begin_ns = now_ns();
+        atomic_store(&syncs->begun, end);
         while (fdatasync(descriptor) != 0)
             if (errno != EINTR) return -errno;
         int64_t end_ns = now_ns();

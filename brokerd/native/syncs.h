@@ -12,6 +12,9 @@ void want_beside(struct syncs *syncs, int64_t end);
 /* All before this is durable. */
 int64_t durable_beside(struct syncs *syncs);
 
+/* And all before this will be when the sync ends that is under way, or it was the last one. */
+int64_t begun_beside(struct syncs *syncs);
+
 /* Have the event set when the next sync ends. The same. */
 int64_t listen_beside(struct syncs *syncs);
 

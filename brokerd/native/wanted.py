@@ -38,11 +38,12 @@ _NUMBER_BYTES: Final = 8
 
 
 class WantedArea:
-    """The struct in memory that stays where it is: its numbers, and a pointer to it for calls."""
+    """The struct in memory that stays where it is: its numbers, where it is, and that as a pointer for calls."""
 
-    __slots__ = ("_area", "numbers", "pointer")
+    __slots__ = ("_area", "at", "numbers", "pointer")
 
     def __init__(self) -> None:
         self._area = bytearray(_COUNT * _NUMBER_BYTES)
         self.numbers = memoryview(self._area).cast("q")
-        self.pointer = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(self._area)))
+        self.at = ctypes.addressof(ctypes.c_char.from_buffer(self._area))
+        self.pointer = ctypes.c_void_p(self.at)

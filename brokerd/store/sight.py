@@ -83,6 +83,12 @@ class Sight:
             numbers[wanted.UNITS] = at  # bytes stay where they are, as long as they are
         numbers[wanted.UNITS_BEGIN], numbers[wanted.UNITS_END] = begin, self._end
 
+    def is_short_behind(self, queue_offset: int) -> bool:
+        """Whether so little is known behind that offset, which is known, that it is worth while to look again before others go by
+        it: less than half of what may be kept, and the queue has more."""
+        known = self._end - queue_offset
+        return 2 * known < self.ahead_units and self._end < self.area.numbers[wanted.MAX_OFFSET]
+
     def place(self, queue_offset: int) -> int:
         """Where the record of a unit is that is known."""
         place: int = _PLACE.unpack_from(self._units, (queue_offset - self._begin) * UNIT_BYTES)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 Connection = TypeVar("Connection", contravariant=True)
 
@@ -18,7 +18,7 @@ _LONGEST: Final = 4096
 class Density:
     """Whether somebody asks so densely that it is worth while to have others read what he asks."""
 
-    __slots__ = ("_count", "_last_s", "_rest")
+    __slots__ = ("_count", "_last_s", "_rest", "kinds")
 
     def __init__(self) -> None:
         self._count = (
@@ -26,6 +26,7 @@ class Density:
         )
         self._last_s = 0.0
         self._rest = _LONG
+        self.kinds: dict[int, Any] = {}  # what he asked of late, as whoever takes that knows it, and bounds it
 
     def note(self, now_s: float, *, waits_for_disk: bool = False) -> bool:
         """He asks now; whether that is dense. Who waits for the disk cannot ask as densely as others."""

@@ -61,12 +61,12 @@ class Counted(Held):
         self.sent += done >= 0
         return done
 
-    def have_stay(self, connection: Any, kind: Any, view: Any, kept: Any, told: Callable[[Told], None]) -> bool:
+    def have_stay(self, connection: Any, asked: Any, kinds: Any, told: Callable[[Told], None]) -> bool:
         def note(each: Told) -> None:
             self.stays.append(each)
             told(each)
 
-        stays = super().have_stay(connection, kind, view, kept, note)
+        stays = super().have_stay(connection, asked, kinds, note)
         self.begun += stays
         return stays
 

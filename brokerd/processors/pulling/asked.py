@@ -81,6 +81,11 @@ class PullReader(Generic[_T]):
         one that no other is like."""
         return None if self._slot < 0 else (self._area, self._slot)
 
+    def is_in(self, slot: int, found: _T) -> bool:
+        """Whether requests are in that slot, as of `alike`, of which that was found out, and is not forgotten."""
+        known = self._in_slots[slot]
+        return known is not None and known.found is found
+
     @property
     def known_count(self) -> int:
         """Of how many different requests something is known."""

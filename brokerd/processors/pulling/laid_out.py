@@ -132,20 +132,44 @@ class AnswerLayout:
         self._none(looked_at.area.pointer, self._answer_at)
         return self._make()
 
-    def have_stay(
-        self,
-        reads: StoreReads,
-        connection: RemotingConnection,
-        given: Standing,
-        alike: tuple[ctypes.c_void_p, int],
-        told: Callable[[Told], None],
-    ) -> bool:
-        """Whether the carrier's thread answers what the connection asks like that, of what was `given` and seen in this turn:
-        where there is one, and it is worth while. `told` gets to know what came of it."""
+    def kind_of(self, reads: StoreReads, given: Standing, slot: int) -> Kind | None:
+        """What the carrier's thread needs to know to answer more requests like the one in that slot, of what was `given` and seen
+        in this turn: where there is one, and it is worth while."""
         file = given.sight.file
         if self._carrier is None or file is None or reads.prefers_cold or not given.has_more:
-            return False
-        return self._carrier.have_stay(connection, Kind(*alike, given.area), file, given.kept, told)
+            return None
+        return Kind(slot, given.area, file, given.kept)
+
+    def kind_seen(
+        self, reads: StoreReads, place: ReadPlace, terms: PullTerms, slot: int, queue_offset: int
+    ) -> Kind | None:
+        """The same of requests that were asked before, and may go on at that offset, as what is there is seen now; None where
+        nothing is seen. Raises CorruptedFile likewise."""
+        standing, config = terms.standing, terms.group_config
+        if standing is None or not reads.sees(standing.sight, queue_offset):
+            return None
+        sight = standing.sight
+        if sight.is_short_behind(queue_offset) and not reads.sees_further(sight, queue_offset):
+            return None
+        if sight.file is None:
+            return None
+        brokers = MASTERS
+        if place.settings.value.slave_read:
+            brokers = place.suggestions(config.read_broker_id, config.read_broker_id_when_slow)
+        if standing.brokers != brokers:
+            standing.suggest(brokers)
+        return Kind(slot, standing.area, sight.file, standing.kept)
+
+    def have_stay(
+        self,
+        connection: RemotingConnection,
+        asked: ctypes.c_void_p,
+        kinds: Sequence[Kind],
+        told: Callable[[Told], None],
+    ) -> bool:
+        """Whether the carrier's thread answers what the connection asks of these kinds, of which there are some. `told` gets to
+        know what came of it."""
+        return self._carrier is not None and self._carrier.have_stay(connection, asked, kinds, told)
 
     def recall_stays(self) -> None:
         """Have all that stay there come back; what comes from now on is answered by what is looked at then."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import perf_counter_ns
 from typing import Final
@@ -20,10 +20,11 @@ from brokerd.consuming.read_place import MASTER, ReadPlace
 from brokerd.filters.budget import TurnBudget
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.loop.scheduler import Scheduler
-from brokerd.native.stays import Told
+from brokerd.native.stays import MOST_KINDS, Kind, Told, ToldOfKind
 from brokerd.native.wanted import BODY_BYTES, MESSAGES, NEXT_OFFSET
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
+from brokerd.processors.pulling.asked_before import AskedBefore
 from brokerd.processors.pulling.checks import Forbidden, PullChecks
 from brokerd.processors.pulling.laid_out import AnswerLayout, Asking
 from brokerd.processors.pulling.standing import Given, Standing
@@ -33,7 +34,7 @@ from brokerd.store.derived.dispatcher import Arrivals
 from brokerd.store.queues.queue_reads import GetResult, GetStatus, JoinedResult, joined
 from brokerd.store.store_reads import StoreReads
 from remoting import codes
-from remoting.errors import LogboomError, RequestError
+from remoting.errors import CorruptedFile, LogboomError, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 _FOUND: Final = GetStatus.FOUND.name
 _FETCH_MS: Final = 10_000  # what a pull waits for messages of the tier that would not wait for new ones
 _MAX_HELD: Final = 100_000
+_MUCH: Final = 4  # answers for each kind of request in a stay: who asked nothing of one then has left it
 LEAST_TOGETHER: Final = 3  # answers to one connection in a turn, from which on one write is better than one for each
 # A reset that is told but not recorded everywhere is at worst told again; not told, this consumer would read on where it was.
 _TOLD_ANYWAY: Final = frozenset({codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT})
@@ -186,26 +188,63 @@ class PullProcessor:
         return None
 
     def have_stay(
-        self, connection: RemotingConnection, terms: PullTerms, given: Standing, alike: tuple[ctypes.c_void_p, int]
+        self,
+        connection: RemotingConnection,
+        asked: ctypes.c_void_p,
+        last: AskedBefore,
+        given: Standing,
+        others: Iterable[AskedBefore],
     ) -> None:
-        """Have more requests like the one to which that was given just now answered beside the loop, for some milliseconds: one
-        connection's at a time, of those that carry offsets of a queue. Before others say theirs, its own count."""
-        elsewhere = self._commits.elsewhere
-        if self._layout is None or self._rules.resets or (terms.commits and terms.reader in elsewhere):
+        """Have more requests like the last one, to which that was given just now, and like others that would pass now answered
+        beside the loop, for some milliseconds: one connection's at a time, of those that carry offsets of a queue. Before others
+        say theirs, its own count."""
+        layout = self._layout
+        if layout is None or self._rules.resets or self._is_elsewhere(last.terms):
             return
+        kind = layout.kind_of(self._reads, given, last.slot)
+        if kind is None:
+            return
+        # of one reader one kind, as which of two was asked last would not be known
+        stay, kinds, readers = [last], [kind], {last.terms.reader}
+        for other in others:
+            reader = other.terms.reader
+            if len(stay) == MOST_KINDS or reader in readers or self._is_elsewhere(other.terms):
+                continue
+            kind = self._kind_seen(layout, other)
+            if kind is not None:
+                stay.append(other)
+                kinds.append(kind)
+                readers.add(reader)
         bring = partial(PullProcessor.settle, self)  # which is no other stay's
-        note = partial(self._note_stay, connection, terms, bring)
-        if self._layout.have_stay(self._reads, connection, given, alike, note) and terms.commits:
-            elsewhere[terms.reader] = bring
+        if layout.have_stay(connection, asked, kinds, partial(self._note_stay, connection, stay, bring)):
+            self._commits.elsewhere.update((each.terms.reader, bring) for each in stay if each.terms.commits)
+
+    def _is_elsewhere(self, terms: PullTerms) -> bool:
+        """Whether another connection's requests carry offsets that they would."""
+        return terms.commits and terms.reader in self._commits.elsewhere
+
+    def _kind_seen(self, layout: AnswerLayout, other: AskedBefore) -> Kind | None:
+        try:
+            return layout.kind_seen(self._reads, self._place, other.terms, other.slot, other.next_offset)
+        except CorruptedFile:  # which was told, and is told whoever asks for it
+            other.leave()
+            return None
 
     def _note_stay(
-        self, connection: RemotingConnection, terms: PullTerms, bring: Callable[[], None], told: Told
+        self, connection: RemotingConnection, stay: Sequence[AskedBefore], bring: Callable[[], None], told: Told
     ) -> None:
-        elsewhere = self._commits.elsewhere
-        may_commit = elsewhere.get(terms.reader) is bring
-        if may_commit:
-            del elsewhere[terms.reader]
         connection.density.came_back(told.answers)
+        is_much = told.answers >= _MUCH * len(stay)
+        elsewhere = self._commits.elsewhere
+        may_commit = [elsewhere.get(each.terms.reader) is bring for each in stay]
+        for each, may in zip(stay, may_commit, strict=True):
+            if may:
+                del elsewhere[each.terms.reader]
+        for each, of_kind, may in zip(stay, told.kinds, may_commit, strict=True):
+            each.note(of_kind, is_much=is_much)
+            self._note_kind(each.terms, of_kind, may_commit=may)
+
+    def _note_kind(self, terms: PullTerms, told: ToldOfKind, *, may_commit: bool) -> None:
         if not told.answers:
             return
         self._counters.missed += told.misses

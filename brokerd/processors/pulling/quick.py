@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
 from brokerd.consuming.read_place import ReadPlace
 from brokerd.native.library import Library
 from brokerd.processors.pulling.asked import PullReader
+from brokerd.processors.pulling.asked_before import AskedBefore, note_asked
 from brokerd.processors.pulling.checks import PullChecks
 from brokerd.processors.pulling.cold_line import ColdRequests
 from brokerd.processors.pulling.laid_out import Asking
@@ -102,13 +103,32 @@ class QuickPulls:
             return end
         if is_known and terms.standing is None and terms.is_by_units:
             self._let_stand(terms)
+        alike = self._reader.alike
         given = self._pulls.take(asking, commit_offset)
-        if given is not None and end == len(buffer) and connection.density.note(connection.last_active):
-            alike = self._reader.alike
-            if alike is not None:
-                self._look_far(terms, given.advance)
-                self._pulls.have_stay(connection, terms, given, alike)
+        if given is None or alike is None:
+            return end
+        slots, slot = alike
+        last = note_asked(connection.density.kinds, slot, terms)
+        last.asked(given.next_offset, given.advance)
+        if end == len(buffer) and connection.density.note(connection.last_active):
+            self._look_far(terms, last.advance)
+            self._pulls.have_stay(connection, slots, last, given, self._others(connection, last))
         return end
+
+    def _others(self, connection: RemotingConnection, last: AskedBefore) -> Iterator[AskedBefore]:
+        """What else the connection asked of late, and would pass now; they look as far ahead as this one."""
+        kinds = connection.density.kinds
+        for other in list(kinds.values()):
+            terms = other.terms
+            if other is last:
+                continue
+            if other.is_left or not self._reader.is_in(other.slot, terms):
+                del kinds[other.slot]
+            elif self._checks.still_passes(connection, terms.checked) and (
+                terms.is_lite is last.terms.is_lite or self._place.refusal(lite=terms.is_lite) is None
+            ):
+                self._look_far(terms, other.advance)
+                yield other
 
     def _let_stand(self, terms: PullTerms) -> None:
         """Keep what the reader wants and sees. Where too many do, one of some takes the place of who began longest ago: if each

@@ -86,6 +86,11 @@ class Standing:
         numbers[MIN_OFFSET], numbers[MAX_OFFSET] = min_offset, max_offset
 
     @property
+    def next_offset(self) -> int:
+        """Where what was given ends."""
+        return self.area.numbers[NEXT_OFFSET]
+
+    @property
     def advance(self) -> int:
         """How many units were looked at for what was given."""
         return self.area.numbers[NEXT_OFFSET] - self.area.numbers[QUEUE_OFFSET]
