@@ -75,6 +75,11 @@ class AloneReplica:
             self._confirm(self.log.flushed_offset)
             self.acks.acknowledge(self.confirm_offset)
 
+    def expire(self) -> None:
+        """Who waits for the disk waits too long."""
+        assert self.acks is not None
+        self.acks.expire(0, lambda _position, _waited_ms: PutStatus.FLUSH_DISK_TIMEOUT)
+
     def _confirm(self, offset: int) -> None:
         self.confirm_offset = offset
         for listener in self._confirmed:

@@ -1,0 +1,128 @@
+"""A broker whose clients have what they send taken by the carrier's thread, and answered when the disk has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from brokerd.native import carrier as carriers
+from brokerd.native import lane as lanes
+from brokerd.replication.roles.effects import Role
+from remoting import codes
+from remoting.transport import taking
+from tests.support.sending_broker import Broker, Peer, lend_for_long, on_both_loops, places_of, serving
+
+LONG_S = 1000
+
+
+@pytest.fixture(autouse=True)
+def _densely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends stays soon, though the test is slow, and until somebody wants him back."""
+    monkeypatch.setattr(taking, "_DENSE_FOR_DISK_S", LONG_S)
+    monkeypatch.setattr(taking, "_OFTEN", 1)
+    monkeypatch.setattr(taking, "_LONG", 0)
+    monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
+    lend_for_long(monkeypatch)
+
+
+def durable(broker: Broker) -> int:
+    syncs = broker.lending._syncs
+    assert syncs is not None
+    return syncs._syncs.done
+
+
+@asynccontextmanager
+async def held(broker: Broker, peers: list[Peer]) -> AsyncIterator[None]:
+    """Each of the peers sent a message that is in the log, while no sync begins."""
+    await broker.until(lambda: broker.is_lent)
+    with broker.store.commitlog.turns.contents:  # which who syncs gives up, and waits for
+        frames, end = taken_meanwhile(broker), broker.store.commitlog.end_offset
+        for peer in peers:
+            peer.send(b"held")
+        await broker.until(lambda: taken_meanwhile(broker) == frames + len(peers))
+        yield
+        broker.store.settle()
+        assert broker.store.commitlog.end_offset > end
+        assert broker.store.commitlog.flushed_offset < broker.store.commitlog.end_offset
+
+
+def taken_meanwhile(broker: Broker) -> int:
+    """Frames, since the lane was lent."""
+    return broker.carrier.lane._numbers[lanes._FRAMES]
+
+
+@on_both_loops
+async def test_what_is_answered_is_durable_and_seen(directory: Path) -> None:
+    async with serving(directory, waits_for_disk=True) as broker:
+        peers = await broker.staying(3)
+        [reader] = await broker.connected()
+        for _ in range(30):
+            for peer in peers:
+                peer.send(b"body")
+            answers = [await peer.answer() for peer in peers]
+            assert {answer.code for answer in answers} == {codes.SUCCESS}
+            assert max(places_of(answers)) < durable(broker)
+            reader.ask(codes.GET_MAX_OFFSET, {"topic": "T", "queueId": 0})
+            newest = max(int(answer.ext["queueOffset"]) for answer in answers)
+            assert int((await reader.answer()).ext["offset"]) == newest + 1
+        await broker.all_back()
+        assert broker.taken > 60
+        assert broker.store.commitlog.flushed_offset == broker.store.commitlog.end_offset
+        assert all(connection._in_flight == 0 for connection in broker.server.connections)
+
+
+@on_both_loops
+async def test_what_waits_is_answered_where_its_connection_is(directory: Path) -> None:
+    async with serving(directory, waits_for_disk=True) as broker:
+        peers = await broker.staying(2)
+        async with held(broker, peers):
+            broker.sends.meaning_changes()
+            assert not broker.carrier.has_senders
+        for peer in peers:
+            assert (await peer.answer()).code == codes.SUCCESS
+        assert all(connection._in_flight == 0 for connection in broker.server.connections)
+
+
+@on_both_loops
+async def test_what_waits_when_the_role_is_lost_is_unknown(directory: Path) -> None:
+    async with serving(directory, waits_for_disk=True) as broker:
+        peers = await broker.staying(2)
+        async with held(broker, peers):
+            broker.replica.become(Role.FENCED)
+        for peer in peers:
+            answer = await peer.answer()
+            assert answer.code == codes.SERVICE_NOT_AVAILABLE
+        assert not broker.carrier.has_senders
+
+
+@on_both_loops
+async def test_who_waits_for_too_long_is_told_so(directory: Path) -> None:
+    """As the replica says: it is stored here, and may not be durable."""
+    async with serving(directory, waits_for_disk=True) as broker:
+        [peer] = await broker.staying()
+        async with held(broker, [peer]):
+            broker.carrier.recall_senders()
+            await broker.until(lambda: bool(broker.replica.acks))
+            broker.replica.expire()
+            assert (await peer.answer()).code == codes.FLUSH_DISK_TIMEOUT
+        assert (await peer.sent()).code == codes.SUCCESS
+
+
+def test_sends_go_on_in_the_next_file(tmp_path: Path) -> None:
+    async def ask() -> None:
+        async with serving(tmp_path, segment_bytes=1 << 21, waits_for_disk=True) as broker:
+            peers = await broker.staying(2)
+            for _ in range(60):
+                for peer in peers:
+                    peer.send(b"x" * 50_000)
+                for peer in peers:
+                    assert (await peer.answer()).code == codes.SUCCESS
+            await broker.all_back()
+            assert len(broker.store.commitlog.segment_starts()) >= 3
+            assert broker.taken > 20
+
+    asyncio.run(ask())
