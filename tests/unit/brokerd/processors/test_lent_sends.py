@@ -436,5 +436,5 @@ async def test_answers_that_nobody_reads_come_when_he_does(directory: Path) -> N
         answers = await peer.answers(3000)
         assert [each.opaque for each in answers] == list(range(before + 1, before + 3001))
         await broker.all_back()
-        assert broker.taken > 100
+        assert broker.taken > 10
         assert all(connection._in_flight == 0 for connection in broker.server.connections)

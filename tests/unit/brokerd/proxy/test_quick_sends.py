@@ -221,7 +221,7 @@ def test_ordinary_sends_make_no_drafts_and_are_one_append(bench: Bench) -> None:
     offsets = {(each.queue_id, each.queue_offset) for each in bench.stored() if each.topic == "Normal"}
     assert len(offsets) == 5
     assert bench.broker.counters.in_messages == 7
-    assert bench.broker.counters.puts.counts[0] == 7
+    assert sum(bench.broker.counters.puts.counts) == 7
 
 
 def test_neither_is_a_time_that_has_passed_nor_a_recovery_time_for_the_general_path(bench: Bench) -> None:
