@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -133,11 +133,11 @@ async def rigged(tmp_path: Path) -> AsyncIterator[Waits]:
         os.close(rig.descriptor)
 
 
-def on_rig(test: Callable[[Waits], object]) -> Callable[[Path], None]:
+def on_rig(test: Callable[[Waits], Awaitable[None]]) -> Callable[[Path], None]:
     async def ask(tmp_path: Path) -> None:
         async with rigged(tmp_path) as rig:
             rig.begin()
-            await test(rig)  # type: ignore[misc]
+            await test(rig)
 
     def run(tmp_path: Path) -> None:
         asyncio.run(ask(tmp_path))
