@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -51,8 +52,10 @@ async def held(broker: Broker, peers: list[Peer]) -> AsyncIterator[None]:
 
 
 def taken_meanwhile(broker: Broker) -> int:
-    """Frames, since the lane was lent."""
-    return broker.carrier.lane._numbers[lanes._FRAMES]
+    """Frames, of those who stay, however often the lane was lent."""
+    senders, frames = broker.carrier._senders, array("q", bytes(8 * lanes.MOST_SENDERS))
+    senders._count_frames(broker.carrier.lane.at, frames.buffer_info()[0])
+    return sum(frames)
 
 
 @on_both_loops
