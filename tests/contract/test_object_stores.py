@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -20,6 +19,7 @@ from brokerd.tiers.objects.interface import AlreadyThere, NotThere, ObjectStore,
 from brokerd.tiers.settings import TierSettings
 from remoting.errors import SettingsError
 from tests.support.object_servers import PAGE_OBJECTS, S3Server, write_options
+from tests.support.small_disk import small_disk
 from tests.support.tiers import FaultyObjects, Steps, Stored
 from tests.support.turns import Turns
 
@@ -375,17 +375,3 @@ def test_an_option_that_the_store_does_not_know(tmp_path: Path) -> None:
     options.write_text('{"endpont": "http://127.0.0.1:1"}')
     with pytest.raises(SettingsError, match="endpont"):
         open_backend(TierSettings(url="s3://b", options_path=str(options)), DIRECTORY)
-
-
-@contextmanager
-def small_disk(path: Path, options: str) -> Iterator[None]:
-    path.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], capture_output=True, check=False, text=True
-    )
-    if mount.returncode:
-        pytest.skip(f"no file system can be mounted here: {mount.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from tests.integration.test_faults import start_producers
 from tests.support.cluster import Cluster, eventually
 from tests.support.documents import document
+from tests.support.small_disk import small_disk
 from tests.support.workload import call_until, check_queue, read_queue
 
 pytestmark = pytest.mark.slow
@@ -29,20 +29,14 @@ WEAK = ["replication.all_ack_in_sync_state_set=false", "replication.in_sync_repl
 @pytest.fixture(params=[[], WEAK], ids=["all", "weak"])
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The first broker has a small disk of its own. Also where the master acknowledges alone: it hands over whole."""
-    mounted = tmp_path / "b0"
-    mounted.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "logboom-test", str(mounted)]
-    done = subprocess.run(mount, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"a file system of its own cannot be mounted here: {done.stderr.strip()}")
-    try:
-        with Cluster(tmp_path, controllers=1, broker_settings=[*SETTINGS, *ROOMY, *request.param]) as cluster:
-            cluster.start()
-            call_until(lambda: cluster.admin.create_topic(TOPIC, queues=4))
-            eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(TOPIC)))
-            yield cluster
-    finally:
-        subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+    with (
+        small_disk(tmp_path / "b0", f"size={DISK_BYTES}"),
+        Cluster(tmp_path, controllers=1, broker_settings=[*SETTINGS, *ROOMY, *request.param]) as cluster,
+    ):
+        cluster.start()
+        call_until(lambda: cluster.admin.create_topic(TOPIC, queues=4))
+        eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(TOPIC)))
+        yield cluster
 
 
 def broker_id(cluster: Cluster, number: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from remoting.errors import LogboomError
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.codec import decode
 from tests.support.cluster import Cluster, eventually
+from tests.support.small_disk import small_disk
 from tests.support.workload import call_until, read_queue
 
 pytestmark = pytest.mark.slow
@@ -37,20 +37,14 @@ BODY: Final = bytes(400_000)
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """One broker, with a small disk of its own."""
-    mounted = tmp_path / "b0"
-    mounted.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "logboom-test", str(mounted)]
-    done = subprocess.run(mount, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"a file system of its own cannot be mounted here: {done.stderr.strip()}")
-    try:
-        with Cluster(tmp_path, controllers=1, replicas=1, broker_settings=SETTINGS) as cluster:
-            cluster.start()
-            call_until(lambda: cluster.admin.create_topic(TOPIC, queues=1, message_type="MIXED"))
-            eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(TOPIC)))
-            yield cluster
-    finally:
-        subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+    with (
+        small_disk(tmp_path / "b0", f"size={DISK_BYTES}"),
+        Cluster(tmp_path, controllers=1, replicas=1, broker_settings=SETTINGS) as cluster,
+    ):
+        cluster.start()
+        call_until(lambda: cluster.admin.create_topic(TOPIC, queues=1, message_type="MIXED"))
+        eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(TOPIC)))
+        yield cluster
 
 
 def now_ms() -> int:

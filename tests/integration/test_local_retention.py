@@ -4,7 +4,6 @@ when it wants nothing any more they go."""
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.support.cold_reading import (
     send_batch,
     send_filler,
 )
+from tests.support.small_disk import small_disk
 from tests.support.workload import read_queue
 
 pytestmark = pytest.mark.slow
@@ -43,18 +43,13 @@ SETTINGS = (
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A master and a replica, on a disk of their own, which has a file `ballast`."""
     mounted = tmp_path / "disk"
-    mounted.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "logboom-test", str(mounted)]
-    done = subprocess.run(mount, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"a file system of its own cannot be mounted here: {done.stderr.strip()}")
-    try:
-        with Cluster(mounted, controllers=1, replicas=2, broker_settings=SETTINGS) as cluster:
-            cluster.start()
-            make_topic(cluster, FILLER)
-            yield cluster
-    finally:
-        subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+    with (
+        small_disk(mounted, f"size={DISK_BYTES}"),
+        Cluster(mounted, controllers=1, replicas=2, broker_settings=SETTINGS) as cluster,
+    ):
+        cluster.start()
+        make_topic(cluster, FILLER)
+        yield cluster
 
 
 def told(cluster: Cluster, number: int) -> RetentionState:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from remoting.disk import Disk, DiskUsage, LocalDisk
 from remoting.errors import RequestError, StorageError
 from remoting.settings import Live
 from tests.support.disks import FaultyDisk
+from tests.support.small_disk import small_disk
 from tests.unit.brokerd.store.stores import (
     SETTINGS,
     bodies,
@@ -42,16 +42,8 @@ TMPFS_BYTES = 1 << 20
 def small_file_system(tmp_path: Path) -> Iterator[Path]:
     """A file system of a megabyte."""
     mounted = tmp_path / "small"
-    mounted.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "logboom-test", str(mounted)],
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        pytest.skip(f"a file system of its own cannot be mounted here: {done.stderr.strip()}")
-    yield mounted
-    subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+    with small_disk(mounted, f"size={TMPFS_BYTES}"):
+        yield mounted
 
 
 def keep_house(store: MessageStore, disk: Disk, failures: list[StorageError], **changes: int) -> Housekeeper:
