@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import uvloop
 
+from brokerd.native import carrier as carriers
+from brokerd.native import stays
 from brokerd.native.carrier import CARRIED
 from brokerd.native.stays import Told
 from brokerd.native.wanted import BEHIND
@@ -23,6 +25,7 @@ from brokerd.store.store_reads import Suspicion
 from remoting import codes, frame
 from remoting.disk import LocalDisk
 from remoting.frame import Command
+from remoting.transport import taking
 from remoting.transport.connection import Intake
 from remoting.transport.limits import ConnectionLimits
 from remoting.transport.server import Place, RemotingServer, ServerLimits
@@ -34,6 +37,7 @@ from tests.support.remoting_broker import RemotingBroker, remoting_master
 from tests.unit.brokerd.store.stores import draft, open_store, put
 
 PATIENT_S = 20
+LONG_S = 1000
 SEGMENT_BYTES = 1 << 20
 QUEUES = 4
 LARGE = 1000  # of a body: more than eight of these are a large answer
@@ -152,6 +156,12 @@ class Broker:
             while not is_so():
                 await asyncio.sleep(0)
 
+    async def all_back(self) -> list[Told]:
+        """What was done in all stays so far; nobody stays any more."""
+        self.carrier.recall_stays()
+        await self.until(lambda: len(self.carrier.stays) == self.carrier.begun)
+        return self.carrier.stays
+
     def narrow(self) -> None:
         """From now on sockets take little of what nobody reads."""
         for connection in self.server.connections:
@@ -196,6 +206,14 @@ async def serving(
     assert not broker.carrier._answers
     broker.store.close()
     broker.disk.close()
+
+
+def stay_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers have the library; stays begin though the test is slow, and do not end by time."""
+    monkeypatch.setattr(RemotingBroker, "library", native_library())
+    monkeypatch.setattr(stays, "LONGEST_NS", LONG_S * 10**9)
+    monkeypatch.setattr(taking, "_DENSE_S", LONG_S)
+    monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
 
 
 def on_both_loops(test: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[[Run, Path], None]:

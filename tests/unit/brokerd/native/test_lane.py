@@ -139,6 +139,18 @@ class Rig:
     def content(self, size: int) -> bytes:
         return os.pread(self.descriptor, size, 0)
 
+    @property
+    def frames(self) -> int:
+        """So many were taken since the lane was lent."""
+        return self.carrier.lane._numbers[lanes._FRAMES]
+
+    def close(self) -> None:
+        """The thread has ended, and the lane is not lent."""
+        for lender in self.lenders:
+            lender.own.close()
+            lender.peer.close()
+        os.close(self.descriptor)
+
 
 @asynccontextmanager
 async def rigged(tmp_path: Path, topics: Mapping[str, TopicConfig] = TOPICS) -> AsyncIterator[Rig]:
@@ -149,10 +161,7 @@ async def rigged(tmp_path: Path, topics: Mapping[str, TopicConfig] = TOPICS) -> 
         yield rig
     finally:
         rig.carrier.stop()
-        for lender in rig.lenders:
-            lender.own.close()
-            lender.peer.close()
-        os.close(rig.descriptor)
+        rig.close()
 
 
 def frames_of(data: bytes) -> list[bytes]:
@@ -372,7 +381,7 @@ def test_of_what_could_not_be_written_nothing_is_answered(how: str, is_first: bo
             lender = rig.sender()
             if not is_first:
                 lender.peer.send(nameless + with_opaque(1, queue_id=1))
-                await rig.until(lambda: rig.carrier.lane._numbers[lanes._FRAMES] == 2)
+                await rig.until(lambda: rig.frames == 2)
             refused = nameless + with_opaque(2, queue_id=1) * 2 + json_send({**SINGLE, "b": "U", "e": "0"}, b"x" * 500)
             expected = rig.run()
             rig.kernel._rules.ids.next_number = names

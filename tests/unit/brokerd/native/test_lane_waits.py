@@ -85,11 +85,6 @@ class Waits(Rig):
         assert self.carrier.have_sender(lender, lender.told)
         return lender
 
-    @property
-    def frames(self) -> int:
-        """So many were taken."""
-        return self.carrier.lane._numbers[5]
-
     async def taken(self, count: int) -> None:
         await self.until(lambda: self.frames == count)
 
@@ -127,10 +122,7 @@ async def rigged(tmp_path: Path) -> AsyncIterator[Waits]:
         rig.carrier.stop()
         rig.take_back(rig.present)
         rig.syncs.close()
-        for lender in rig.lenders:
-            lender.own.close()
-            lender.peer.close()
-        os.close(rig.descriptor)
+        rig.close()
 
 
 def on_rig(test: Callable[[Waits], Awaitable[None]]) -> Callable[[Path], None]:

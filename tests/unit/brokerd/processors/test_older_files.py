@@ -11,28 +11,19 @@ from typing import Any
 import pytest
 import uvloop
 
-from brokerd.native import carrier as carriers
-from brokerd.native import stays
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.store.log.segment import Segment
 from remoting import codes
 from remoting.record.codec import decode_records
-from remoting.transport import taking
-from tests.support.native_library import native_library
-from tests.support.pulled_broker import PATIENT_S, QUEUES, Broker, Counted, check, on_both_loops, serving
-from tests.support.remoting_broker import RemotingBroker
+from tests.support.pulled_broker import PATIENT_S, QUEUES, Broker, Counted, check, on_both_loops, serving, stay_for_long
 from tests.unit.brokerd.store.stores import dispatch_all, draft, put
 
 MESSAGES = 1300  # in each queue: five files and more, of which two are mapped
-LONG_S = 1000
 
 
 @pytest.fixture(autouse=True)
 def _in_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RemotingBroker, "library", native_library())
-    monkeypatch.setattr(stays, "LONGEST_NS", LONG_S * 10**9)
-    monkeypatch.setattr(taking, "_DENSE_S", LONG_S)
-    monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
+    stay_for_long(monkeypatch)
 
 
 class General:

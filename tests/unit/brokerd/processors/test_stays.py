@@ -15,14 +15,13 @@ import uvloop
 from brokerd.consuming.read_place import PullSettings
 from brokerd.native import carrier as carriers
 from brokerd.native import stays
-from brokerd.native.stays import MOST_STAYS, Told
+from brokerd.native.stays import MOST_STAYS
 from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from remoting import codes, frame
 from remoting.frame import Command
 from remoting.record.codec import decode_records
 from remoting.transport import taking
 from tests.support.client_bytes import encode_compact
-from tests.support.native_library import native_library
 from tests.support.pulled_broker import (
     PATIENT_S,
     QUEUES,
@@ -32,12 +31,12 @@ from tests.support.pulled_broker import (
     check,
     on_both_loops,
     serving,
+    stay_for_long,
 )
 from tests.support.pulls import pull_fields, pull_frame
 from tests.support.remoting_broker import RemotingBroker
 from tests.unit.brokerd.store.stores import dispatch_all, draft, put
 
-LONG_S = 1000
 Answer = tuple[int, int, str, bytes, str | None]
 ANOTHER_TOPIC = {
     **{"topic": "t", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"},
@@ -48,11 +47,7 @@ FEW = 3  # messages of an answer, where many are to be had of what is seen at on
 
 @pytest.fixture(autouse=True)
 def _in_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stays do not end by time, and begin though the test is slow."""
-    monkeypatch.setattr(RemotingBroker, "library", native_library())
-    monkeypatch.setattr(stays, "LONGEST_NS", LONG_S * 10**9)
-    monkeypatch.setattr(taking, "_DENSE_S", LONG_S)
-    monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
+    stay_for_long(monkeypatch)
 
 
 @asynccontextmanager
@@ -84,13 +79,6 @@ async def stay_and_commit(broker: Broker, peer: Peer, offset: int) -> None:
         await peer.answer()
     peer.pull(1, offset, maxMsgNums=FEW, sysFlag=FLAG_SUBSCRIPTION | FLAG_COMMIT, commitOffset=offset)
     await peer.answer()
-
-
-async def all_back(broker: Broker) -> list[Told]:
-    """What was done in all stays so far; nobody stays any more."""
-    broker.carrier.recall_stays()
-    await broker.until(lambda: len(broker.carrier.stays) == broker.carrier.begun)
-    return broker.carrier.stays
 
 
 async def asked_and_compared(broker: Broker, peer: Peer, offset: int) -> None:
@@ -126,7 +114,7 @@ async def test_everybody_gets_what_the_store_reads_and_it_is_counted(directory: 
                 assert (answer.ext["minOffset"], answer.ext["maxOffset"]) == ("0", "400")
                 given += count
                 given_bytes += len(answer.body)
-        told = await all_back(broker)
+        told = await broker.all_back()
         counters = broker.inner.counters
         assert (counters.out_messages - counted, counters.out_bytes) == (given, given_bytes)
         assert counters.statistics.broker_get.times == sum(counters.reads.counts) == 5 * 500
@@ -144,7 +132,7 @@ async def test_what_pulls_carry_of_offsets_is_committed(directory: Path) -> None
         for offset in range(40):
             peer.pull(1, offset, maxMsgNums=1, sysFlag=FLAG_SUBSCRIPTION | FLAG_COMMIT, commitOffset=offset)
             await peer.answer()
-        told = await all_back(broker)
+        told = await broker.all_back()
         assert sum(each.answers for each in told) > 20
         assert max(kind.commit_offset for each in told for kind in each.kinds) == 39
         broker.inner.turns.run(100)
@@ -187,7 +175,7 @@ async def test_of_two_who_commit_the_last_one_counts(directory: Path) -> None:
                 broker.inner.ask(codes.UPDATE_CONSUMER_OFFSET, {**queue, "commitOffset": 40 + how})
             else:
                 broker.inner.metadata.commits.set_all({("g", "t", 0): 40 + how}, lambda _: None)
-            await all_back(broker)
+            await broker.all_back()
             broker.inner.turns.run(100)
             assert broker.inner.progress.consumer_offset("g", "t", 0) == 40 + how
         assert not broker.inner.metadata.commits.elsewhere
@@ -250,7 +238,7 @@ def test_what_pulls_carried_does_not_outlive_what_was_deleted(
                 peer.pull(1, offset, sysFlag=FLAG_SUBSCRIPTION | FLAG_COMMIT, commitOffset=offset, maxMsgNums=FEW)
                 await peer.answer()
             broker.inner.answer(code, fields)
-            [told] = await all_back(broker)
+            [told] = await broker.all_back()
             assert told.kinds[0].commit_offset == 31
             broker.inner.turns.run(100)
             assert broker.inner.progress.consumer_offset("g", "t", 0) == (31 if is_kept else None)
@@ -345,7 +333,7 @@ def test_whatever_is_asked_is_answered_as_by_the_loop(
             scripts = [a_script(1000 * seed + number) for number in range(12)]
             found = await asyncio.gather(*(answered(broker, script) for script in scripts))
             await broker.until(lambda: not broker.server.connections)
-            return found, sum(each.answers for each in await all_back(broker))
+            return found, sum(each.answers for each in await broker.all_back())
 
     got, many = asyncio.run(ask(has_thread=True, messages=400))
     expected, none = asyncio.run(ask(has_thread=False, messages=0))  # from files that are there, and so not mapped
@@ -371,7 +359,7 @@ async def test_the_rest_of_an_answer_that_a_socket_does_not_take_comes_before_ot
             for opaque, answer in enumerate(await peer.answers(30)):
                 assert answer.opaque == opaque
                 check(answer, broker.expected(opaque, 0, FEW), opaque + FEW)
-        assert any(each.written < each.length for each in await all_back(broker))
+        assert any(each.written < each.length for each in await broker.all_back())
         assert all(connection._in_flight == 0 for connection in broker.server.connections)
 
 
@@ -414,7 +402,7 @@ async def test_a_file_that_leaves_the_log_is_there_until_who_stays_is_back(direc
         broker.store.commitlog.forget_oldest()()
         peer.pull(2, 8, maxMsgNums=FEW)
         check(await peer.answer(), expected, 8 + FEW)
-        await all_back(broker)
+        await broker.all_back()
         peer.pull(3, 8, maxMsgNums=FEW)
         assert (await peer.answer()).code == codes.PULL_OFFSET_MOVED
 
@@ -437,7 +425,7 @@ async def test_who_reads_through_all_files_gets_all_and_then_waits(directory: Pa
         broker.inner.turns.run()
         for peer in peers:
             check(await peer.answer(), broker.expected(400, 0, 4), 404)
-        assert sum(each.answers for each in await all_back(broker)) > 150
+        assert sum(each.answers for each in await broker.all_back()) > 150
 
 
 def be_a_replica(broker: RemotingBroker) -> None:
@@ -610,7 +598,7 @@ def test_what_comes_too_late_is_the_loops(tmp_path: Path, monkeypatch: pytest.Mo
             [peer] = await broker.connected(1)
             for offset in range(200):
                 await asked_and_compared(broker, peer, offset)
-            told = await all_back(broker)
+            told = await broker.all_back()
             assert {each.answers for each in told} == {0}
             assert len(told) <= 4, "who gains nothing by it is seldom there"
 
@@ -635,7 +623,7 @@ async def test_what_is_put_for_who_stays_waits_for_what_precedes_it(directory: P
             assert answer.opaque == opaque
             check(answer, broker.expected(opaque, 0, FEW), opaque + FEW)
         assert broker.carrier.missed > 0
-        [told] = await all_back(broker)
+        [told] = await broker.all_back()
         assert told.answers == 0
 
 

@@ -11,19 +11,14 @@ from typing import Any
 import pytest
 
 from brokerd.consuming.read_place import PullSettings
-from brokerd.native import carrier as carriers
-from brokerd.native import stays
 from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from remoting import codes, frame
 from remoting.transport import taking
-from tests.support.native_library import native_library
-from tests.support.pulled_broker import PATIENT_S, QUEUES, Broker, Counted, Peer, serving
+from tests.support.pulled_broker import PATIENT_S, QUEUES, Broker, Counted, Peer, serving, stay_for_long
 from tests.support.pulls import pull_fields
-from tests.support.remoting_broker import RemotingBroker
 from tests.support.turns import Turns
 from tests.unit.brokerd.store.stores import dispatch_all, draft, put
 
-LONG_S = 1000
 MESSAGES = 300
 CLIENTS = 3
 TAGS = (*"xyxyxz", *"x" * 40, "rare")  # of the messages of a queue, in turn
@@ -35,12 +30,9 @@ Answer = tuple[int, int, str, bytes, str | None]
 @pytest.fixture(autouse=True)
 def _in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stays do not end by time, and begin though the test is slow, and soon again."""
-    monkeypatch.setattr(RemotingBroker, "library", native_library())
-    monkeypatch.setattr(stays, "LONGEST_NS", LONG_S * 10**9)
-    monkeypatch.setattr(taking, "_DENSE_S", LONG_S)
+    stay_for_long(monkeypatch)
     monkeypatch.setattr(taking, "_OFTEN", 1)
     monkeypatch.setattr(taking, "_LONG", 0)
-    monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
 
 
 class Client:
@@ -62,9 +54,8 @@ class Client:
         # where he goes on in each of the other queues that he asks for in turn
         others = range((0, 1, QUEUES - 1)[number % 3])
         self.round = [((self.queue_id + 1 + other) % QUEUES, 20 * other) for other in others]
-        if (
-            self.round
-        ):  # so that what is seen of each queue is enough for several times, and they go on where an answer ends
+        if self.round:
+            # so that what is seen of each queue is enough for several times, and they go on where an answer ends
             self.tags, self.count = "*", min(self.count, 3)
 
     def go_round(self) -> None:
@@ -72,9 +63,8 @@ class Client:
         if not self.round:
             return
         self.round.append((self.queue_id, self.offset))
-        self.queue_id, self.offset = self.round.pop(
-            0 if self.rng.random() < 0.9 else self.rng.randrange(len(self.round))
-        )
+        goes_on = self.rng.random() < 0.9
+        self.queue_id, self.offset = self.round.pop(0 if goes_on else self.rng.randrange(len(self.round)))
 
     def frame(self, code: int, fields: dict[str, Any], body: bytes = b"", *, oneway: bool = False) -> bytes:
         self.opaque += not oneway

@@ -6,34 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.native import carrier as carriers
-from brokerd.native import stays
-from brokerd.native.stays import MOST_KINDS, Told
+from brokerd.native.stays import MOST_KINDS
 from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUBSCRIPTION
-from remoting.transport import taking
-from tests.support.native_library import native_library
-from tests.support.pulled_broker import QUEUES, Broker, check, on_both_loops, serving
-from tests.support.remoting_broker import RemotingBroker
+from tests.support.pulled_broker import QUEUES, check, on_both_loops, serving, stay_for_long
 
-LONG_S = 1000
 FLAGS = FLAG_SUBSCRIPTION | FLAG_COMMIT
 FEW = 3
 
 
 @pytest.fixture(autouse=True)
 def _in_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stays do not end by time, and begin though the test is slow."""
-    monkeypatch.setattr(RemotingBroker, "library", native_library())
-    monkeypatch.setattr(stays, "LONGEST_NS", LONG_S * 10**9)
-    monkeypatch.setattr(taking, "_DENSE_S", LONG_S)
-    monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
-
-
-async def all_back(broker: Broker) -> list[Told]:
-    """What was done in all stays so far; nobody stays any more."""
-    broker.carrier.recall_stays()
-    await broker.until(lambda: len(broker.carrier.stays) == broker.carrier.begun)
-    return broker.carrier.stays
+    stay_for_long(monkeypatch)
 
 
 @on_both_loops
@@ -46,7 +29,7 @@ async def test_who_goes_round_several_queues_stays_for_all_of_them(directory: Pa
                 at = offset + 10 * queue_id
                 peer.pull(queue_id, at, queue_id, maxMsgNums=1, sysFlag=FLAGS, commitOffset=at)
                 check(await peer.answer(), broker.expected(at, queue_id, 1), at + 1)
-        told = await all_back(broker)
+        told = await broker.all_back()
         assert sum(each.answers for each in told) > 30 * QUEUES
         assert any(len(each.kinds) == QUEUES and all(kind.answers for kind in each.kinds) for each in told)
         broker.inner.turns.run(100)
@@ -67,7 +50,7 @@ async def test_of_two_whose_rounds_meet_each_offset_is_one_stays_at_a_time(direc
                 for peer in peers:
                     peer.pull(0, offset, queue_id, maxMsgNums=1, sysFlag=FLAGS, commitOffset=offset)
                     check(await peer.answer(), broker.expected(offset, queue_id, 1), offset + 1)
-        await all_back(broker)
+        await broker.all_back()
         broker.inner.turns.run(100)
         offsets = [broker.inner.progress.consumer_offset("g", "t", queue_id) for queue_id in range(QUEUES)]
         assert offsets == [59] * QUEUES
@@ -87,5 +70,5 @@ async def test_a_queue_that_is_read_no_more_is_forgotten_and_no_more_than_some_a
             peer.pull(offset, offset % 300, maxMsgNums=FEW)
             await peer.answer()
             if offset % (4 * MOST_KINDS) == 4 * MOST_KINDS - 1:
-                await all_back(broker)
+                await broker.all_back()
         assert len(connection.density.kinds) < MOST_KINDS // 2

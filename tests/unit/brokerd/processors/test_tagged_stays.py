@@ -7,25 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.native import carrier as carriers
-from brokerd.native import stays
 from remoting import codes
 from remoting.java_hash import java_hash
 from remoting.record.codec import decode_records
-from remoting.transport import taking
-from tests.support.native_library import native_library
-from tests.support.pulled_broker import SEGMENT_BYTES, Broker, on_both_loops, serving
-from tests.support.remoting_broker import RemotingBroker
-from tests.unit.brokerd.processors.test_stays import LONG_S, all_back
+from tests.support.pulled_broker import SEGMENT_BYTES, Broker, on_both_loops, serving, stay_for_long
 
 
 @pytest.fixture(autouse=True)
 def _in_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stays do not end by time, and begin though the test is slow."""
-    monkeypatch.setattr(RemotingBroker, "library", native_library())
-    monkeypatch.setattr(stays, "LONGEST_NS", LONG_S * 10**9)
-    monkeypatch.setattr(taking, "_DENSE_S", LONG_S)
-    monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
+    stay_for_long(monkeypatch)
 
 
 def wanted_of(broker: Broker, offset: int, queue_id: int, tags: str) -> tuple[int, bytes, int]:
@@ -72,7 +62,7 @@ async def test_who_wants_some_of_the_messages_gets_them_and_stays(directory: Pat
                 given += sum(1 for _ in decode_records(answer.body))
                 misses += not answer.body
                 pulls += 1
-        told = await all_back(broker)
+        told = await broker.all_back()
         assert misses > 5
         assert (counted.out_messages, counted.missed) == (given, misses)
         assert counted.statistics.broker_get.times == sum(counted.reads.counts) == pulls - misses
@@ -95,5 +85,5 @@ async def test_what_is_wanted_of_a_later_file_is_given_as_what_is_in_the_first(d
                 broker, offset, 0, "late"
             )
             assert int(answer.ext["nextBeginOffset"]) == 332
-        assert broker.carrier.sent + broker.carrier.carried + sum(each.answers for each in await all_back(broker)) == 5
+        assert broker.carrier.sent + broker.carrier.carried + sum(each.answers for each in await broker.all_back()) == 5
         assert last[0] // SEGMENT_BYTES == len(broker.store.commitlog._segments) - 1
