@@ -59,8 +59,8 @@ class Lane:
         self._summon = partial(library.function("native_carrier_summon", None, area), carrier_at)
 
     def lend(self, areas_at: int, descriptor: int, file_begin: int, for_ns: int, syncs_at: int = 0) -> None:
-        """The loop has it. What `areas_at` points to has a run that begins at the log's end, which is in that file. With syncs,
-        which stay until nobody stays, answers wait for them."""
+        """The loop has it. What `areas_at` points to has a run that begins at the log's end, which is in that file. Answers wait
+        for the syncs that are at `syncs_at` (0: they do not), which are there as long as anybody stays."""
         self._numbers[:_LENT_NUMBERS] = array("q", (areas_at, descriptor, file_begin, for_ns, syncs_at))
         if self._lend(self.at):
             self._summon()
@@ -191,8 +191,9 @@ class Senders:
         """What the last one has that waits; it lies there from `begin` on."""
         numbers = self._waiting[: _WAITING_NUMBERS * count].tolist()
         found = []
-        for end, length, answers in zip(*(numbers[n::_WAITING_NUMBERS] for n in range(3)), strict=True):
-            found.append(Waiting(end, bytes(self._kept[begin : begin + length]), answers))
+        for at in range(0, len(numbers), _WAITING_NUMBERS):
+            end, length, requests, since_ns = numbers[at : at + _WAITING_NUMBERS]
+            found.append(Waiting(end, bytes(self._kept[begin : begin + length]), requests, since_ns))
             begin += length
         return found
 

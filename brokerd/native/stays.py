@@ -79,11 +79,13 @@ class Stay(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Answers to so many requests, which are to leave when all before `end` of the log is acknowledged."""
+    """Answers to so many requests, which are to leave when all before `end` of the log is acknowledged. They wait since then, by
+    the monotonic clock."""
 
     end: int
     answers: bytes
     requests: int
+    since_ns: int
 
 
 class Over(NamedTuple):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
 from brokerd.native.stays import Waiting
 from brokerd.sending.boundary import ANSWER_OK
+from brokerd.sending.counters import Counters
 from brokerd.sending.outcomes import ROLE_CHANGED
 from brokerd.store.put_status import PutStatus
 from remoting import codes, frame
@@ -21,12 +23,13 @@ OPENINGS: Final = {
 }
 
 
-def answer_later(connection: RemotingConnection, waiting: Waiting) -> Callable[[PutStatus], None]:
+def answer_later(connection: RemotingConnection, waiting: Waiting, counters: Counters) -> Callable[[PutStatus], None]:
     """What to call when it is known what becomes of what these answers are to; the connection owes them until then."""
     connection.owe(waiting.requests)
 
     def tell(status: PutStatus) -> None:
         connection.respond_encoded(_answers(waiting.answers, status), waiting.requests)
+        counters.puts.add((time.monotonic_ns() - waiting.since_ns) / 1e6, waiting.requests)
 
     return tell
 

@@ -149,7 +149,7 @@ class SendLending:
         """Its answers came back with the connection: they leave when the loop knows that they may. It has to know of the
         messages, too, but somebody may be in the middle of something."""
         assert isinstance(lender, RemotingConnection)
-        self._appends.wait(waiting.end, answer_later(lender, waiting))
+        self._appends.wait(waiting.end, answer_later(lender, waiting, self._counters))
         self._soon()
 
     def _soon(self) -> None:

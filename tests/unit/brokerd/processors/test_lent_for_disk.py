@@ -88,6 +88,9 @@ async def test_what_waits_is_answered_where_its_connection_is(directory: Path) -
         for peer in peers:
             assert (await peer.answer()).code == codes.SUCCESS
         assert all(connection._in_flight == 0 for connection in broker.server.connections)
+        assert sum(broker.core.counters.puts.counts) == sum(peer.opaque for peer in peers), (
+            "how long each took is known"
+        )
 
 
 @on_both_loops
