@@ -276,7 +276,8 @@ def build_sends(
 ) -> tuple[SendProcessor, SendTurns]:
     """The processor of sends, and what sends over gRPC share with it: one kernel, which is in C where there is a
     library. `when_known` calls back when name servers know the topics; with `make_topics` a topic is made when somebody sends to
-    it; with `beside_loop` the carrier's thread takes what is sent densely, when it may."""
+    it; with `beside_loop` the carrier's thread takes what is sent densely, when it may, and answers behind the `syncs` where what
+    is acknowledged is to be durable."""
     rules = KernelRules(
         core.sender.unique_ids, core.timed.terms, core.delays, core.sender.cluster, LaidOutHalves(core.transactions)
     )

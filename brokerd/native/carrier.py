@@ -6,7 +6,7 @@ done nothing else is written to it, and its descriptor stays open. So pieces lea
 another one's by now. What a socket does not take goes back to the connection, which sends it as it sends everything else.
 
 Who pulls densely stays there for some milliseconds (`stays.py`), and who sends densely for longer (`lane.py`): the thread reads
-their requests, too. Whoever else wants to write to such a connection has it back first.
+their requests, too. Whoever else wants to write to one that pulls has it back first; to one that sends, the thread writes it.
 """
 
 from __future__ import annotations
@@ -253,8 +253,9 @@ class Carrier:
 
     def have_sender(self, connection: RemotingConnection, told: Callable[[int], None]) -> bool:
         """Whether the thread reads the connection's requests from now on, and takes those that are sends while it has the lane:
-        as long as there are some, or until somebody else wants to write to it. `told` is called with the number of frames that
-        were taken, in a later turn of the loop, before the connection has anything else that came."""
+        as long as there are some, or until somebody wants it back. It sends what the loop answers meanwhile, too. `told` is
+        called with the number of frames that were taken, in a later turn of the loop, before the connection has anything else
+        that came."""
         senders = self._senders
         if self._thread is None or not senders.have_room or self._put - self._seen >= _MOST_PIECES:
             return False
@@ -351,9 +352,8 @@ class Carrier:
         self._wait(self._at, ticket)
         self._stays.finish(ticket)
         if self._senders.finish(ticket):
-            self._wait(
-                self._at, self._put
-            )  # what was passed on is behind the ticket: who waits may close the connection
+            # what was passed on is behind the ticket: who waits may close the connection
+            self._wait(self._at, self._put)
         self._settle()
 
     # ---- inside
@@ -397,10 +397,9 @@ class Carrier:
                 done.log.release()
             else:
                 self._kept_bytes -= len(done.content)
-        for (
-            lender
-        ) in given_back:  # not at once: who waits here may cut the log, and whoever goes on may have more requests
+        for lender in given_back:
             assert self._loop is not None
+            # not at once: who waits here may cut the log, and whoever goes on may have more requests
             self._loop.call_soon(lender.go_on_sending)
 
     def _settle_stays(self) -> None:

@@ -1,12 +1,13 @@
 /* Sends of connections that stay with the carrier's thread: it reads them, lays them out by send.c, writes them to the log and answers
  * them, while the loop lends it the end of the log and what its own calls of send.c use. brokerd/native/lane.py says who stays, and
- * brokerd/sending/lending.py when the lane is lent: then whoever appends is acknowledged at once, as nobody else has to have what he
- * appended.
+ * brokerd/sending/lending.py when the lane is lent: then no other broker has to have what is appended, and the disk has to where the
+ * loop lends syncs with it (syncs.c).
  *
  * One has the lane. The loop lends it, and takes it back before it appends anything or looks at what was taken; while the thread
  * is at work it waits for that, which waits for no peer. All that is taken between is one run (brokerd/store/run.py) that goes
- * on from call to call. A message is answered when it is in the log's file, so it is there when this process dies; the loop
- * takes note later. Answers leave when the lane may be taken back already.
+ * on from call to call. A message is answered when it is in the log's file, so it is there when this process dies, and with syncs
+ * when one that covers it has ended; the loop takes note later. Answers leave when the lane may be taken back already. Those that
+ * wait for a sync go along with a connection that goes back to the loop: nobody waits for the disk here.
  *
  * What is not taken whole, is for another topic than its own, or needs what only the loop knows, is the loop's, with the
  * connection, which gets it as if it had come there. When the disk refuses a write nothing of it is answered, and everybody goes

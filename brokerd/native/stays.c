@@ -4,8 +4,8 @@
  * What the loop found out counts for so long: of each kind of request, which is one queue's, what the reader wants and may have, and
  * what he saw of the queue. A request is taken when it is like one of a kind byte by byte, but for its opaque and two offsets, and as
  * many units behind its offset are known as it takes to answer it. Who asks for several queues goes round them mostly: so that kind is
- * compared first which is behind the last one. Of any other, of one that comes too late, or when the connection is wanted back, or whose answer is not of the usual
- * form, not a byte is taken: the loop gets it as if it had come there.
+ * compared first which is behind the last one. Of any other, of one that comes too late, or when the connection is wanted back, or
+ * whose answer is not of the usual form, not a byte is taken: the loop gets it as if it had come there.
  *
  * Bounds: no more is read than there is room for, and what was taken makes room. An answer's are those of pulls.c.
  */

@@ -192,8 +192,8 @@ static int32_t serve(struct syncs *syncs, int32_t descriptor, int64_t limit, int
 }
 
 /* Sync the file whenever something is wanted. Returns when somebody wants that, though not before one sync if one is wanted; when what
- * is wanted goes on behind `limit`, where the file ends that has what is behind `begin`; so long after the first sync of this call that word of it is to be left; or
- * with the error of a sync, negative. */
+ * is wanted goes on behind `limit`, where the file ends that has what is behind `begin`; so long after the first sync of this call that
+ * word of it is to be left; or with the error of a sync, negative. */
 EXPORT int32_t native_syncs_serve(struct syncs *syncs, int32_t descriptor, int64_t begin, int64_t limit, int64_t note_after_ns) {
     atomic_store(&syncs->descriptor, descriptor);
     atomic_store(&syncs->begin, begin);

@@ -20,9 +20,8 @@ from remoting.tier.names import ENTRY_BYTES, Kind, object_name
 
 MOST_OFFSET: Final = 1 << 58  # of a queue: its units have 20 bytes, and places in files are numbers of 63 bits
 _MOST_NUMBER: Final = 1 << 62
-_MOST_MESSAGE_BYTES: Final = (
-    1 << 40
-)  # of a segment; who reads what is compressed reads an index of 1/65536 of that at once
+# Of a segment; who reads what is compressed reads an index of 1/65536 of that at once
+_MOST_MESSAGE_BYTES: Final = 1 << 40
 
 
 class Form(IntEnum):

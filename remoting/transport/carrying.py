@@ -12,7 +12,7 @@ from remoting.disk import Bytes
 
 
 def nothing() -> None:
-    """What whoever asks for it has done, where nothing is answered before others see it."""
+    """Done before somebody asks, where he sees what was answered without it."""
 
 
 class Lender(Protocol):

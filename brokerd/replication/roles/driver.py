@@ -195,7 +195,8 @@ class ReplicationDriver:
     def on_flushed(self, now_ms: int) -> None:
         """A flush of the log ended."""
         if not self.machine.failure:
-            self._take_real_end(self._log.known_end_offset, now_ms)  # nobody's appending ends because of every flush
+            # not the end itself: who appends beside the loop would have to stop for each flush
+            self._take_real_end(self._log.known_end_offset, now_ms)
             self.machine.flushed(self._log.flushed_offset, now_ms)
             self._tell_of_disk()
             self._finish(now_ms)
