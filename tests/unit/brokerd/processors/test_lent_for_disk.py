@@ -13,6 +13,7 @@ import pytest
 from brokerd.native import carrier as carriers
 from brokerd.native import lane as lanes
 from brokerd.replication.roles.effects import Role
+from brokerd.sending import lending
 from remoting import codes
 from remoting.transport import taking
 from tests.support.sending_broker import Broker, Peer, lend_for_long, on_both_loops, places_of, serving
@@ -116,6 +117,22 @@ async def test_who_waits_for_too_long_is_told_so(directory: Path) -> None:
             broker.replica.expire()
             assert (await peer.answer()).code == codes.FLUSH_DISK_TIMEOUT
         assert (await peer.sent()).code == codes.SUCCESS
+
+
+def test_who_stays_comes_back_when_nobody_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while others need the files, or the disk stands still."""
+    monkeypatch.setattr(lending, "_MOST_MISSED", 4)
+
+    async def ask() -> None:
+        async with serving(tmp_path, waits_for_disk=True) as broker:
+            [peer] = await broker.staying()
+            with broker.store.commitlog.turns.contents:
+                broker.store.settle()
+                await broker.until(lambda: not broker.carrier.has_senders)
+                assert not broker.is_lent
+            assert (await peer.sent()).code == codes.SUCCESS
+
+    asyncio.run(ask())
 
 
 def test_sends_go_on_in_the_next_file(tmp_path: Path) -> None:
