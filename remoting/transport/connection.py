@@ -45,8 +45,6 @@ _UNPROVEN_WATER_BYTES: Final = 256 * 1024, 64 * 1024  # of those who have not sh
 _LONG_BODY_BYTES: Final = 8192  # from here on a body is not copied behind its header
 _LONG_PARTS_BYTES: Final = 2048  # of parts on average: from here on they are not copied into one
 _LONG_READ_BYTES: Final = 512 * 1024  # more than one read of a socket brings
-_MAX_RUN: Final = 64
-_MAX_LARGE_RUN: Final = 8  # of requests with large answers, before it is looked whether the peer reads them
 _READS_AFTER_VAIN_OFFER: Final = 16  # that are not offered: what a peer sends is mostly like what it sent before
 
 
@@ -91,14 +89,16 @@ class RemotingConnection(asyncio.Protocol):
         self._sign: Sign | None = None
         self.own_address = self.peer_address = self.peer_host = ""  # own: of this end's socket
         self.peer_port, self.packed_peer = 0, bytes(8)  # packed: address and port as a record's host field has them
-        self.last_active = self._backlog_since = 0.0  # since: when requests in the backlog were read; 0 without any
-        self._handlers, self._limits, self._opened, self._closed = handlers, limits, opened, closed
+        self.last_active = 0.0
+        self._handlers, self._limits = handlers, limits
+        self._opened, self._closed = opened, closed
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._received: list[bytes | bytearray] = []
         self._received_bytes = self._in_flight = self._reads_to_decode = 0
         self._wanted_bytes = frame.PREFIX_BYTES
         self._backlog: deque[Command] = deque()
+        self._backlog_since = 0.0  # when the requests in it were read; 0 without any
         self._out: list[Bytes] = []
         self._out_bytes = self._given_back = 0  # given back: so many parts, by somebody to whom the socket was lent
         self._write_scheduled = self._work_scheduled = self._puts_off = False
@@ -591,7 +591,7 @@ class RemotingConnection(asyncio.Protocol):
         while backlog and served < MOST_TAKEN and not self._is_congested():
             code = backlog[0].code
             run: list[Command] = []
-            most = self._most_at_once(code)
+            most = self._limits.most_at_once(code)
             while backlog and len(run) < most and backlog[0].code == code:
                 run.append(backlog.popleft())
             served += len(run) if most > 1 else MOST_TAKEN
@@ -605,17 +605,12 @@ class RemotingConnection(asyncio.Protocol):
             self._loop.call_soon(self._resume_backlog)
         self._regulate_reading()
 
-    def _most_at_once(self, code: int) -> int:
-        most = _MAX_LARGE_RUN if code in self._limits.large_answers else _MAX_RUN
-        return 1 if code in self._limits.long_requests else most
-
     def _note_backlog(self) -> None:
         """Reading stops while there is a backlog, so what is in it was read at about one time."""
         self._backlog_since = (self._backlog_since or self._loop.time()) if self._backlog else 0.0
 
     def _waited_too_long(self, code: int) -> bool:
-        limit_s = self._limits.wait_ms.get(code, self._limits.other_wait_ms) / 1000
-        return self._loop.time() - self._backlog_since > limit_s
+        return self._loop.time() - self._backlog_since > self._limits.may_wait_s(code)
 
     def _refuse_late(self, requests: Sequence[Command]) -> None:
         waited_ms = int((self._loop.time() - self._backlog_since) * 1000)

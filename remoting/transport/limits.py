@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from remoting import frame
+
+_MAX_RUN: Final = 64
+_MAX_LARGE_RUN: Final = 8  # of requests with large answers, before it is looked whether the peer reads them
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +29,13 @@ class ConnectionLimits:
     large_answers: frozenset[int] = frozenset()
     long_requests: frozenset[int] = frozenset()
     always_reads: bool = False
+
+    def most_at_once(self, code: int) -> int:
+        """How many requests with this code, one behind the other, a handler gets at once."""
+        if code in self.long_requests:
+            return 1
+        return _MAX_LARGE_RUN if code in self.large_answers else _MAX_RUN
+
+    def may_wait_s(self, code: int) -> float:
+        """How long a request with this code may wait before it is handled."""
+        return self.wait_ms.get(code, self.other_wait_ms) / 1000
