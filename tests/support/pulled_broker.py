@@ -36,7 +36,7 @@ from tests.support.pulls import pull_frame
 from tests.support.remoting_broker import RemotingBroker, remoting_master
 from tests.unit.brokerd.store.stores import draft, open_store, put
 
-PATIENT_S = 20
+PATIENT_S = 60
 LONG_S = 1000
 SEGMENT_BYTES = 1 << 20
 QUEUES = 4

@@ -224,7 +224,9 @@ class AnswerLayout:
         """That, of this window, whose log is to be told yet."""
         count = len(window.units) // UNIT_BYTES
         standing.ask(count, wanted.max_count, wanted.max_bytes, tags, wanted.group_sys_flag)
-        standing.suggest(wanted[-4:])
+        standing.suggest(
+            (wanted.next_broker, wanted.next_broker_when_far, wanted.far_below, wanted.next_broker_when_none)
+        )
         standing.see(wanted.queue_offset, count, window.min_offset, window.max_offset)
         numbers = standing.area.numbers
         numbers[QUEUE_OFFSET], numbers[OPAQUE] = wanted.queue_offset, wanted.opaque

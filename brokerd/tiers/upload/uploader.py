@@ -148,7 +148,7 @@ class Uploader:
         self._long: set[Queue] = set()  # of which a long batch is being made
         self._line: deque[tuple[Queue, TierSettings]] = deque()  # that are about to, and wait for these
         self._timer: Timer | None = None
-        self._rest: Timer | None = None  # until it nothing is tried
+        self._rest: Timer | None = None  # until it nothing more is taken
         self._idle: Timer | None = None
         # The number and the end of the segment of each queue that was put here last, and is known to end there
         self._ends: dict[Queue, tuple[int, int]] = {}
