@@ -23,13 +23,17 @@ Refuse = Callable[[LogboomError], None]
 class Waiting:
     """One request that waits."""
 
-    __slots__ = ("ask", "owner", "refuse", "timer")
+    __slots__ = ("ask", "forget", "owner", "refuse", "timer")
 
     def __init__(self, owner: object, ask: Callable[[], None], refuse: Refuse) -> None:
         self.owner = owner
         self.ask = ask
         self.refuse = refuse
         self.timer: Timer | None = None
+        self.forget: Callable[[], None] = _nothing  # who waits, where what it missed is fetched
+
+
+def _nothing() -> None: ...
 
 
 class FetchWaits:
@@ -60,14 +64,18 @@ class FetchWaits:
             waiting = Waiting(owner, ask, refuse)
             self._waiting[waiting] = None
             waiting.timer = self._scheduler.call_later(self._patience_s, self._give_up, waiting)
-            miss.when_fetched(partial(self._again, waiting))
+            waiting.forget = miss.when_fetched(partial(self._again, waiting))
             return waiting
         return None
 
     def cancel(self, waiting: Waiting) -> None:
         """Nobody wants its answer any more, or it has it."""
-        if self._waiting.pop(waiting, waiting) is None and waiting.timer is not None:
+        if self._waiting.pop(waiting, waiting) is waiting:
+            return
+        if waiting.timer is not None:
             waiting.timer.cancel()
+        forget, waiting.forget = waiting.forget, _nothing  # what is fetched may take long, or never come
+        forget()
 
     def connection_closed(self, connection: object) -> None:
         """What that owner asked for is forgotten."""
@@ -80,7 +88,7 @@ class FetchWaits:
         try:
             waiting.ask()
         except ColdMiss as miss:
-            miss.when_fetched(partial(self._again, waiting))
+            waiting.forget = miss.when_fetched(partial(self._again, waiting))
         except LogboomError as error:
             self.cancel(waiting)
             waiting.refuse(error)

@@ -16,8 +16,9 @@ _T = TypeVar("_T")
 class ColdMiss(RequestError):
     """What was asked for is on its way from the tier. Who can wait asks again when it is there; for others it is an answer."""
 
-    def __init__(self, what: str, when_fetched: Callable[[Callable[[], None]], None]) -> None:
-        """`when_fetched` has its argument called once, later, when it is there or cannot be had."""
+    def __init__(self, what: str, when_fetched: Callable[[Callable[[], None]], Callable[[], None]]) -> None:
+        """`when_fetched` has its argument called once, later, when it is there or cannot be had; what it returns is for who does
+        not wait for that any more."""
         super().__init__(codes.SYSTEM_BUSY, f"{what} is being fetched from the tier; try again")
         self.when_fetched = when_fetched
 

@@ -8,7 +8,6 @@ several side by side, each of which is given out when it is there.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -17,6 +16,7 @@ from brokerd.store.cold import ColdMiss, ColdRead
 from brokerd.store.log.record_checks import FirstAstray, first_astray
 from brokerd.tiers.objects.interface import NotThere, ObjectStore, ObjectStoreError
 from brokerd.tiers.reading.cache import Cache, Piece
+from brokerd.tiers.reading.fetch_line import FetchLine, Wanted
 from brokerd.tiers.reading.message_bytes import MessageBytes
 from brokerd.tiers.reading.pieces import MOST_BYTES, PART_BYTES, Range, parts_of, read_at_once, read_part
 from brokerd.tiers.reading.places import Places
@@ -38,13 +38,6 @@ _AHEAD: Final = 2  # the next window is fetched when so much of this part of the
 
 Segments = Callable[[Queue], QueueSegments]
 Work = Coroutine[Any, Any, None]
-
-
-class Wanted(NamedTuple):
-    """Messages from `first` on that somebody asked for."""
-
-    queue: Queue
-    first: int
 
 
 class Ahead(NamedTuple):
@@ -88,9 +81,9 @@ class ColdReads:
         self.hits = self.misses = self.messages_out = 0
         self._in_flight = in_flight
         self._fetching: dict[Wanted, int] = {}  # up to which offset
-        self._line: OrderedDict[Wanted, tuple[int, Segment]] = OrderedDict()  # up to which offset, and of what
+        self._line = FetchLine()
         self._errors: dict[Wanted, ObjectStoreError] = {}
-        self._callbacks: dict[Wanted, list[Callable[[], None]]] = {}
+        self._callbacks: dict[Wanted, dict[Callable[[], None], None]] = {}
         self._places = Places(self._record)
 
     def range(self, topic: str, queue_id: int) -> tuple[int, int]:
@@ -220,14 +213,20 @@ class ColdReads:
         if piece is not None:
             return piece.record(queue_offset)
         self._want(queue, queue_offset, segment.end, segment, self._windows.at(queue, queue_offset))
-        waiting = self._callbacks.setdefault(Wanted(queue, queue_offset), [])
-        raise ColdMiss(f"message {queue_offset} of {queue.topic}", waiting.append)
+        waiting = self._callbacks.setdefault(Wanted(queue, queue_offset), {})
+
+        def when_fetched(callback: Callable[[], None]) -> Callable[[], None]:
+            waiting[callback] = None
+            return partial(waiting.pop, callback, None)
+
+        raise ColdMiss(f"message {queue_offset} of {queue.topic}", when_fetched)
 
     # ---- fetching
 
     def _want(self, queue: Queue, first: int, end: int, segment: Segment, window: int) -> int:
         """Have it fetched, as soon as no more than so many others are; who listens is told. Up to which offset it is:
-        no more than the window, and of many no more than there is room for."""
+        no more than the window, and of many no more than there is room for. Raises RequestError when it was not to be had a
+        moment ago, or too many fetches wait."""
         wanted = Wanted(queue, first)
         error = self._errors.get(wanted)
         if error is not None:
@@ -236,19 +235,19 @@ class ColdReads:
             )
         if wanted in self._fetching:
             return self._fetching[wanted]
-        if wanted in self._line:
-            return self._line[wanted][0]
+        standing_end = self._line.end_of(wanted)
+        if standing_end is not None:
+            return standing_end
         room = min(self.ahead().most_bytes, self.cache.max_bytes // _CACHE_PART)
         count = min(window, max(LEAST, room * segment.messages // max(1, segment.message_bytes)))
         end = self.cache.room_behind(queue, first, min(end, first + count))
-        self._line[wanted] = end, segment
+        self._line.add(wanted, end, segment)
         self._go_on()
         return end
 
     def _go_on(self) -> None:
         while self._line and len(self._fetching) < self._in_flight:
-            wanted, (end, segment) = self._line.popitem(last=False)
-            self._begin(wanted, end, segment)
+            self._begin(*self._line.take())
 
     def _begin(self, wanted: Wanted, end: int, segment: Segment, entries: bytes = b"") -> None:
         self._fetching[wanted] = end
@@ -347,7 +346,7 @@ class ColdReads:
         """Where that part ends. It is not fetched when it is there, or on its way."""
         end = wanted.first + len(entries) // ENTRY_BYTES
         if wanted not in self._fetching and self.cache.find(*wanted) is None:
-            self._line.pop(wanted, None)
+            self._line.remove(wanted)
             self._begin(wanted, end, segment, entries)
         return end
 

@@ -22,17 +22,23 @@ class Tier:
 
     def __init__(self) -> None:
         self.known: set[str] = set()
-        self.callbacks: dict[str, list[Callable[[], None]]] = {}
+        self.callbacks: dict[str, dict[Callable[[], None], None]] = {}
 
     def get(self, name: str) -> str:
         if name not in self.known:
-            raise ColdMiss(name, self.callbacks.setdefault(name, []).append)
+            self.callbacks.setdefault(name, {})
+            raise ColdMiss(name, partial(self.tell, name))
         return name
+
+    def tell(self, name: str, callback: Callable[[], None]) -> Callable[[], None]:
+        waiting = self.callbacks[name]
+        waiting[callback] = None
+        return partial(waiting.pop, callback, None)
 
     def fetched(self, name: str, *, comes: bool = True) -> None:
         if comes:
             self.known.add(name)
-        for callback in self.callbacks.pop(name, ()):
+        for callback in list(self.callbacks.pop(name, ())):
             callback()
 
 
@@ -83,6 +89,16 @@ def test_what_never_comes_is_refused_in_time_and_asked_no_more() -> None:
     assert not len(asking.waits)
 
 
+def test_who_was_refused_in_time_is_not_kept_by_who_fetches_while_that_hangs() -> None:
+    asking = Asking()
+    for _ in range(5):
+        asking.ask("a")
+        asking.ask("a")
+        asking.turns.run(5_001)
+    assert len(asking.answers) == 10
+    assert not asking.tier.callbacks["a"]
+
+
 def test_more_than_so_many_do_not_wait() -> None:
     asking = Asking(most=2)
     asking.ask("a")
@@ -103,7 +119,8 @@ def test_nobody_answers_who_went_away() -> None:
     waiting = asking.ask("a")
     asking.waits.connection_closed(one)
     asking.waits.cancel(waiting)
-    assert len(asking.waits) == 1
+    asking.waits.cancel(waiting)
+    assert len(asking.waits) == len(asking.tier.callbacks["a"]) == 1
     asking.tier.fetched("a")
     asking.turns.run(60_000)
     assert asking.answers == [["a"]]
@@ -112,7 +129,8 @@ def test_nobody_answers_who_went_away() -> None:
 def test_what_cannot_be_had_is_refused_and_what_is_not_foreseen_too() -> None:
     for error, text in ((RequestError(codes.NO_PERMISSION, "no"), "no"), (KeyError("x"), "internal error: KeyError")):
         asking = Asking()
-        tries: list[Any] = [error, ColdMiss("a", asking.tier.callbacks.setdefault("a", []).append)]
+        asking.tier.callbacks["a"] = {}
+        tries: list[Any] = [error, ColdMiss("a", partial(asking.tier.tell, "a"))]
 
         def ask(tries: list[Any] = tries) -> None:
             raise tries.pop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -98,7 +98,12 @@ def test_what_has_to_be_fetched_is_waited_for_in_any_turn() -> None:
     bench = Bench()
     opaque = bench.ask(2 * LOOKS_AT_ONCE)
     fetched: list[Any] = []
-    bench.miss = ColdMiss("it", fetched.append)
+
+    def when_fetched(callback: Callable[[], None]) -> Callable[[], None]:
+        fetched.append(callback)
+        return fetched.clear
+
+    bench.miss = ColdMiss("it", when_fetched)
     bench.turns.run()
     assert bench.peer.answers == {}
     [again] = fetched
@@ -106,3 +111,4 @@ def test_what_has_to_be_fetched_is_waited_for_in_any_turn() -> None:
     again()
     bench.turns.run()
     assert bytes(bench.peer.answers[opaque].body) == str(2 * LOOKS_AT_ONCE).encode()
+    assert not fetched

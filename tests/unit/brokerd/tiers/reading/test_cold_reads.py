@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from itertools import accumulate
@@ -14,11 +16,14 @@ import pytest
 
 from brokerd.loop.aside import HelperThreads
 from brokerd.loop.cold_line import Clocks
+from brokerd.store.cold import ColdMiss
 from brokerd.store.log.record_checks import first_astray
 from brokerd.store.unit import UNIT
 from brokerd.tiers.objects.interface import Read
+from brokerd.tiers.reading import fetch_line
 from brokerd.tiers.reading.cold_reads import Ahead, ColdReads
 from brokerd.tiers.upload.uploader import Loop
+from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import RequestError
 from remoting.record.codec import encode_record
@@ -167,6 +172,51 @@ async def test_an_entry_that_points_elsewhere_gives_nothing(number: int) -> None
     reader.change(reader.segment.entries_name(*QUEUE), number * ENTRY_BYTES, entry)
     with pytest.raises(RequestError, match="not what was stored"):
         await reader.read()
+
+
+async def test_while_the_store_hangs_so_many_wait_and_who_comes_later_is_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch_line, "MOST_OF_QUEUE", 5)
+    reader = Reader()
+    cold = reader.cold()
+    begins = range(0, 40 * (IN_FLIGHT + 5), 40)
+    for begin in begins:
+        assert cold.read(*QUEUE, begin, MESSAGES, 32, 1 << 30, None).is_coming
+    for begin in range(begins.stop, MESSAGES):
+        with pytest.raises(RequestError, match="try again later") as caught:
+            cold.read(*QUEUE, begin, MESSAGES, 32, 1 << 30, None)
+        assert caught.value.code == codes.SYSTEM_BUSY
+    assert cold.read(*QUEUE, begins[-1], MESSAGES, 32, 1 << 30, None).is_coming, "it stands there already"
+    await reader.fetched()
+    assert [first for first, _ in reader.asked] == list(begins)
+    assert cold.read(*QUEUE, begins.stop, MESSAGES, 32, 1 << 30, None).is_coming
+    await reader.fetched()
+    found = [cold.read(*QUEUE, begin, MESSAGES, 32, 1 << 30, None).records for begin in (*begins, begins.stop)]
+    assert [list(each) for each in found] == [reader.records[begin : begin + 32] for begin in (*begins, begins.stop)]
+
+
+async def test_who_does_not_wait_for_a_message_any_more_is_forgotten() -> None:
+    reader, told = Reader(), list[str]()
+    cold, kept = reader.cold(), weakref.WeakSet[Callable[[], None]]()
+
+    def ask(who: str) -> Callable[[], None]:
+        """Forgets who asked."""
+        with pytest.raises(ColdMiss) as caught:
+            cold.record(*QUEUE, 7)
+        callback = partial(told.append, who)
+        kept.add(callback)
+        return caught.value.when_fetched(callback)
+
+    stays = ask("stays")
+    for number in range(1000):
+        ask(f"gone {number}")()
+    gc.collect()  # what was raised here knows where
+    assert len(kept) == 1
+    await reader.fetched()
+    await asyncio.sleep(0)
+    assert told == ["stays"]
+    stays()
 
 
 async def test_who_reads_on_has_two_pieces_on_their_way() -> None:
