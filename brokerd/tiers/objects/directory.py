@@ -13,11 +13,11 @@ import fcntl
 import os
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple
 
+from brokerd.loop.forsaken import ForsakenThreads
 from brokerd.native.memory import Pinned
 from brokerd.tiers.objects.durable import Durable
 from brokerd.tiers.objects.interface import PAST_CACHE_BYTES
@@ -34,12 +34,12 @@ _THREADS: Final = 32  # they wait for the disk
 
 
 class DirectoryFiles:
-    """Those below one directory, in threads of their own: a disk that is away makes nobody else wait."""
+    """Those below one directory, in threads of their own: a disk that is away makes nobody else wait, also not who stops."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._durable = Durable(root)
-        self._threads = ThreadPoolExecutor(_THREADS, "tier")
+        self._threads = ForsakenThreads(_THREADS, "tier")
         self._memory = PageMemory()
 
     async def put(self, name: str, pieces: Sequence[Bytes]) -> None:
