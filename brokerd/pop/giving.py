@@ -107,9 +107,11 @@ class Giving:
         self._reviver = reviver
 
     def plan(self, request: PopRequest, message_filter: MessageFilter) -> Taking:
-        """What the next pop would take, if it were this one."""
+        """What the next pop would take, if it were this one. Raises LogboomError when that would be refused."""
         try:
-            return self._taker.plan(request, message_filter, self._around.now_ms())
+            taking = self._taker.plan(request, message_filter, self._around.now_ms())
+            taking.check()
+            return taking
         finally:
             self._cold_turns.ended()
 
@@ -151,6 +153,7 @@ class Giving:
         now_ms = self._around.now_ms()
         taking = self._taker.plan(request, pops[0].message_filter, now_ms)
         self._reviver.read_later(request.group, taking.unreadable)
+        taking.check()
         if taking.is_held_back and not taking.found and not taking.dropped:
             raise RequestError(
                 codes.SYSTEM_BUSY,

@@ -119,7 +119,13 @@ class Picking:
             most = min(taking.messages_left, new_left)
             count = MAX_BATCH if passing is not None and passing.offsets else most
             count, most_bytes = self._cold_turns.limits(count, taking.bytes_left)
-            result = self._reads.read_messages(topic, queue_id, offset, count, most_bytes, message_filter.tags_codes)
+            try:
+                result = self._reads.read_messages(
+                    topic, queue_id, offset, count, most_bytes, message_filter.tags_codes
+                )
+            except LogboomError as error:  # which is no reason to keep back what others have
+                taking.failure = error.with_traceback(None)
+                break
             records, next_offset = result.records, result.next_offset
             if result.status is GetStatus.BEING_FETCHED:
                 self._cold_turns.missed(work.request.group, topic, queue_id)

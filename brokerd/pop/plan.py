@@ -17,6 +17,7 @@ from brokerd.pop.handles import proof_of
 from brokerd.pop.order.passing import New
 from brokerd.pop.records import Pop
 from brokerd.pop.requests import PoppedMessage, PopRequest
+from remoting.errors import LogboomError
 from remoting.record.fields import offsets_of
 
 
@@ -62,6 +63,7 @@ class Taking:
     `dropped` are places of older batches that it lets go of and gives to nobody: its filter does not admit them, or they are gone
     from the store (`lost` of them), each with its stored topic. `passing` are the new messages of the queues where some are
     passed over. `unreadable` are the batches whose messages the store cannot give now: stored topic, queue, pop time.
+    `failure` is why a queue could not be read, which counts when no other one has anything (`check`).
     When the `budget` is spent on messages that the filter did not admit, the next plan goes on behind them.
     """
 
@@ -82,6 +84,13 @@ class Taking:
     is_held_back: bool = False
     is_gated: bool = False
     is_out_of_turn: bool = False
+    failure: LogboomError | None = None
+
+    def check(self) -> None:
+        """Raises LogboomError when nothing was taken, and a queue that may have something could not be read."""
+        failure, self.failure = self.failure, None  # which would know this by where it is raised
+        if failure is not None and not self.found and not self.dropped and not self.more:
+            raise failure
 
     @property
     def is_full(self) -> bool:

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from brokerd.filters.message_filter import compile_filter
 from brokerd.loop.cold_line import SHORT_MESSAGES
 from brokerd.pop.requests import PopRequest, PopStatus
+from remoting import codes
+from remoting.errors import RequestError
 from tests.support.pop_broker import PopBroker, Receive, body_of, master
 
 MANY = 200
@@ -25,11 +28,14 @@ class Cold:
         assert self.broker.line is not None
         self.line = self.broker.line
         self.reads = 0
+        self.failing: set[tuple[str, int]] = set()  # queues of which the store gives nothing
         self._read, self.broker.log.read_messages = self.broker.log.read_messages, self.read  # type: ignore[method-assign]
 
     def read(self, *arguments: Any) -> Any:
         self.reads += 1
         self.broker.turns.pass_s(0.001)
+        if arguments[:2] in self.failing:
+            raise RequestError(codes.SYSTEM_ERROR, "it cannot be read from the tier")
         return self._read(*arguments)
 
     def serve_others(self) -> None:
@@ -183,6 +189,26 @@ def test_who_waits_for_fetches_of_several_queues_has_no_turns_meanwhile(cold: Co
         cold.broker.pop_service.fetched("two", queue_id)
     cold.broker.turns.run(1000)
     assert bodies(receive)[0] == "a"
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_store_that_gives_nothing_of_one_queue_keeps_nothing_of_others_back(cold: Cold, fifo: bool) -> None:
+    broker = cold.broker
+    broker.topic("two", queues=2)
+    broker.group("ordered", fifo=fifo)
+    for queue_id in (0, 1):
+        broker.send("a", "b", topic="two", queue_id=queue_id)
+    broker.log.cold_ends["two", 0] = 2
+    cold.failing.add(("two", 0))
+    assert bodies(cold.ask(topic="two", group="ordered", fifo=fifo)) == ["a", "b"]
+    refused = cold.ask(topic="two", group="ordered", fifo=fifo)
+    assert refused.outcome.status == PopStatus.REFUSED
+    assert "cannot be read from the tier" in str(refused.outcome.error)
+    request = PopRequest("ordered", "two", -1, max_count=1, invisible_time_ms=0, deadline_ms=0)
+    with pytest.raises(RequestError, match="cannot be read"):
+        broker.pop_service.giving.plan(request, compile_filter("TAG", "*"))
+    cold.failing.clear()
+    assert bodies(cold.ask(topic="two", group="ordered", fifo=fifo)) == ["a", "b"]
 
 
 def test_while_it_is_not_its_turn_much_that_came_back_is_not_looked_through_again_and_again() -> None:
