@@ -154,6 +154,11 @@ static void leave(struct carrier *carrier, _Atomic int32_t *is_over) {
     set(carrier->event);
 }
 
+static void leave_lane(struct carrier *carrier, struct sender *sender) {
+    atomic_fetch_add(&carrier->lane->left, 1);
+    leave(carrier, &sender->is_over);
+}
+
 /* Whether all of a piece was written. Nothing of it is while what is before it was not: the loop has the rest of that. */
 static int carry(struct carrier *carrier, struct piece *piece, struct room *room) {
     int may_be = piece->before < 0 || is_whole(&carrier->pieces[piece->before % PIECES]);
@@ -169,7 +174,7 @@ static int carry(struct carrier *carrier, struct piece *piece, struct room *room
     }
     if (piece->sender) {
         if (may_be && !atomic_load(&piece->sender->is_wanted)) room->senders[room->sender_count++] = piece->sender;
-        else leave(carrier, &piece->sender->is_over);
+        else leave_lane(carrier, piece->sender);
         return 1;
     }
     if (!may_be) return 0;
@@ -218,7 +223,7 @@ static void let_go(struct carrier *carrier, struct room *room, int all) {
         struct sender *sender = room->senders[n];
         if (!all && !atomic_load(&sender->is_wanted)) continue;
         room->senders[n] = room->senders[--room->sender_count];
-        leave(carrier, &sender->is_over);
+        leave_lane(carrier, sender);
     }
 }
 

@@ -53,6 +53,7 @@ enum whose { LOOPS, LENT, AT_WORK };
 
 struct lane {
     struct lent lent;
+    _Atomic int64_t left; /* stays that are over, in all: counted before each is. lane.py finds it behind what is lent */
     _Atomic int32_t whose;
     _Atomic int32_t is_missed; /* the thread waits for the next time that it is lent */
     _Atomic uint64_t times;    /* it was lent */

@@ -42,6 +42,7 @@ class Done(NamedTuple):
 _LENT_NUMBERS: Final = 5  # areas, descriptor, begin of the file, how long, syncs
 _NUMBERS: Final = _LENT_NUMBERS + len(Done._fields)
 _FRAMES, _ERROR = (_LENT_NUMBERS + Done._fields.index(name) for name in ("frames", "error"))
+_LEFT: Final = _NUMBERS  # behind these
 
 
 class Lane:
@@ -51,7 +52,7 @@ class Lane:
         area = ctypes.c_void_p
         self._memory = mmap(-1, library.function("native_lane_bytes", ctypes.c_int64)())
         self.at = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._numbers = memoryview(self._memory)[: 8 * _NUMBERS].cast("q")
+        self._numbers = memoryview(self._memory)[: 8 * (_LEFT + 1)].cast("q")
         self._lend = library.function("native_lane_lend", ctypes.c_int32, area)
         self._take_back = library.function("native_lane_take_back", None, area)
         self._ask_waited = library.function("native_lane_waited", None, area, area)
@@ -68,7 +69,7 @@ class Lane:
     def take_back(self) -> Done:
         """The thread has it. Returns when it is not at work."""
         self._take_back(self.at)
-        return Done(*self._numbers[_LENT_NUMBERS:])
+        return Done(*self._numbers[_LENT_NUMBERS:_NUMBERS])
 
     def waited(self) -> tuple[int, int]:
         """How many answers were sent that had waited for the disk since this was asked last, and for how many ns in all."""
@@ -80,6 +81,11 @@ class Lane:
     def has_news(self) -> bool:
         """Whether something was taken since it was lent, or could not be written."""
         return bool(self._numbers[_FRAMES] or self._numbers[_ERROR])
+
+    @property
+    def left(self) -> int:
+        """How many stays are over, or about to be, since there is a lane."""
+        return self._numbers[_LEFT]
 
 
 class _Sender(NamedTuple):
@@ -96,6 +102,7 @@ class Senders:
     def __init__(self, library: Library, carrier_at: int, lane: Lane) -> None:
         area, number = ctypes.c_void_p, ctypes.c_int64
         self._at, self._lane_at = carrier_at, lane.at
+        self._lane, self._found = lane, 0  # found: of those who left, up to now
         text = ctypes.c_char_p
         self._put = library.function("native_sender_put", number, area, number, *(text, number) * 2, number, number)
         self._pass = library.function("native_sender_pass", None, area, number, number, text, number)
@@ -177,7 +184,9 @@ class Senders:
         return bool(those)
 
     def over(self) -> Iterator[Over]:
-        """Those that are over, which are forgotten behind this."""
+        """Those that are over, which are forgotten behind this. Mostly there are none, which costs the same however many stay."""
+        if self._lane.left == self._found:
+            return
         for lender, sender in list(self._of.items()):
             if not self._look(self._lane_at, sender.number, *self._looked_at):
                 continue
@@ -186,6 +195,7 @@ class Senders:
             yield Over(lender, tell, answers, bytes(self._left[:left]), self._waiting_of(rest, waiting))
             del self._of[lender]
             self._free.append(sender.number)
+            self._found += 1
 
     def _waiting_of(self, begin: int, count: int) -> list[Waiting]:
         """What the last one has that waits; it lies there from `begin` on."""

@@ -550,3 +550,37 @@ def test_recalls_at_any_time_lose_nothing(seed: int, tmp_path: Path) -> None:
             assert sum(each.size for each in runs) == plain.size
 
     asyncio.run(ask())
+
+
+def test_nobody_is_looked_at_while_nobody_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is looked for whenever anything happens, so it is to cost nothing however many stay."""
+
+    async def ask() -> None:
+        async with rigged(tmp_path) as rig:
+            rig.carrier.let_go()
+            lenders = [rig.sender() for _ in range(3)]
+            looks = 0
+            look = rig.carrier._senders._look
+
+            def count(*asked: Any) -> int:
+                nonlocal looks
+                looks += 1
+                return int(look(*asked))
+
+            monkeypatch.setattr(rig.carrier._senders, "_look", count)
+            for _ in range(5):
+                rig.carrier._settle()
+            assert looks == 0
+            lenders[1].peer.close()
+            rig.meet(with_opaque(1))
+            run = rig.run()
+            rig.lend(run)
+            await rig.back(lenders[1])
+            assert looks > 0
+            assert len(rig.carrier._senders) == 2
+            rig.carrier.recall_senders()
+            for each in lenders:
+                await rig.back(each)
+            rig.take_back(run)
+
+    asyncio.run(ask())
