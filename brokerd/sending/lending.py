@@ -28,6 +28,7 @@ from brokerd.store.log.segment import Segment
 from brokerd.store.log.syncs_in_c import SyncsInC
 from brokerd.store.run import Run
 from remoting.errors import LogboomError, StorageError
+from remoting.record.layout import FILLER_BYTES
 from remoting.transport.carrying import Lender
 from remoting.transport.connection import RemotingConnection
 
@@ -137,7 +138,12 @@ class SendLending:
     def _may_lend(self) -> bool:
         if self._appends.are_durable and self._syncs is None:
             return False
-        return self._appends.are_alone and self._store.commitlog.file_to_lend is not None
+        return self._appends.are_alone and self._store.commitlog.file_to_lend is not None and self._has_room
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether the file has room for enough, as far as is known here."""
+        return self._store.commitlog.segment_remaining() >= _LEAST_BYTES + FILLER_BYTES
 
     def _see_durable(self) -> None:
         """All that was answered."""

@@ -438,3 +438,24 @@ async def test_answers_that_nobody_reads_come_when_he_does(directory: Path) -> N
         await broker.all_back()
         assert broker.taken > 10
         assert all(connection._in_flight == 0 for connection in broker.server.connections)
+
+
+@on_both_loops
+async def test_nobody_comes_and_goes_at_the_end_of_a_file(directory: Path) -> None:
+    """What is left of it is too little to be lent."""
+    async with serving(directory, segment_bytes=1 << 21) as broker:
+        [peer] = await broker.connected()
+        log = broker.store.commitlog
+        while log.segment_remaining() > 1 << 20:
+            assert (await peer.sent(b"x" * 50_000)).code == codes.SUCCESS
+            broker.store.settle()
+        await broker.all_back()
+        begun = broker.carrier.begun
+        for _ in range(10):
+            assert (await peer.sent()).code == codes.SUCCESS
+        assert broker.carrier.begun == begun
+        while len(log.segment_starts()) == 1:
+            assert (await peer.sent(b"x" * 50_000)).code == codes.SUCCESS
+        for _ in range(2):
+            assert (await peer.sent()).code == codes.SUCCESS
+        assert broker.carrier.begun > begun
