@@ -23,7 +23,10 @@ MOST_LEFT_BYTES: Final = 128 * 1024
 ANSWERS_BYTES: Final = 256 * 1024
 MOST_WAITING: Final = 64
 _KEPT_BYTES: Final = 2 * ANSWERS_BYTES
-_LOOKS: Final = 400  # of who looks after those who stay: so long one stays at most, that is ten seconds
+# Of who looks after those who stay: so often it is seen who sent nothing, as to come and go costs as much as some messages do;
+# and so long one stays at most, that is ten seconds
+_LOOKS_BETWEEN: Final = 4
+_MOST_LOOKS: Final = 400
 _SENT_NUMBERS: Final = 4
 _WAITING_NUMBERS: Final = 4
 
@@ -117,7 +120,7 @@ class Senders:
         self._looked_at = *numbers_at, _address(self._kept), _address(self._left)
         self._frames = array("q", bytes(8 * MOST_SENDERS))
         self._frames_before = array("q", self._frames)
-        self._looks = [0] * MOST_SENDERS
+        self._looks, self._begun = 0, [0] * MOST_SENDERS  # looks when each began to stay
         self._free = list(range(MOST_SENDERS))
         self._of: dict[Lender, _Sender] = {}
 
@@ -144,7 +147,8 @@ class Senders:
         piece's, and that of the piece before it, 0 for none."""
         number = self._free.pop()
         own, before = tickets
-        self._frames_before[number] = self._looks[number] = 0
+        self._frames_before[number] = 0
+        self._begun[number] = self._looks
         times: int = self._put(self._at, number, peer, len(peer), begun, len(begun), descriptor, before - 1)
         self._of[lender] = _Sender(number, lender, own, times, told)
 
@@ -163,13 +167,16 @@ class Senders:
             self._recall(self._at, sender.number)
 
     def recall_idle(self) -> None:
-        """Likewise of who had nothing taken since this was called last, or stays for long."""
+        """Likewise of who had nothing taken since that was seen last, some calls ago, or stays for long."""
+        self._looks += 1
+        if self._looks % _LOOKS_BETWEEN:
+            return
         self._count_frames(self._lane_at, self._frames.buffer_info()[0])
+        frames, before, begun = self._frames, self._frames_before, self._begun
         for sender in self._of.values():
             number = sender.number
-            self._looks[number] += 1
-            is_idle = self._frames[number] == self._frames_before[number] and self._looks[number] > 1
-            if is_idle or self._looks[number] > _LOOKS:
+            looks = self._looks - begun[number]
+            if (frames[number] == before[number] and looks >= _LOOKS_BETWEEN) or looks > _MOST_LOOKS:
                 self._recall(self._at, number)
         self._frames_before[:] = self._frames
 

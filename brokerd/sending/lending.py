@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from brokerd.loop.scheduler import Scheduler
@@ -42,6 +43,7 @@ _RETRY_S: Final = 0.001
 _MOST_MISSED: Final = 4  # syncs, times in a row
 _COUNTED: Final = 64  # times that it is lent, behind which it is seen whether that is worth while
 _REST_NS: Final = 100_000_000
+_WORTH_WHILE: Final = 16  # messages of one who stays: what it costs to have him come and go
 
 
 class _Lent(NamedTuple):
@@ -101,7 +103,8 @@ class SendLending:
         if self._now_ns() < self._rests_until_ns or not self._may_lend:
             return
         connection.go_on_sending()  # where reading was paused, answers are put off
-        if self._carrier.have_sender(connection, connection.density.came_back) and self._lent is None:
+        came_back = partial(connection.density.came_back, worth_while=_WORTH_WHILE)
+        if self._carrier.have_sender(connection, came_back) and self._lent is None:
             self._soon()
 
     def take_back(self) -> None:

@@ -35,9 +35,9 @@ class Density:
         self._last_s = now_s
         return self._count >= _OFTEN
 
-    def came_back(self, answers: int) -> None:
+    def came_back(self, answers: int, worth_while: int = WORTH_WHILE) -> None:
         """Others answered so many; if that were too few, it is tried again after many more."""
-        if answers < WORTH_WHILE:
+        if answers < worth_while:
             self._count = -self._rest
             self._rest = min(2 * self._rest, _LONGEST)
         else:

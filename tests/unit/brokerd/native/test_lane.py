@@ -584,3 +584,27 @@ def test_nobody_is_looked_at_while_nobody_left(tmp_path: Path, monkeypatch: pyte
             rig.take_back(run)
 
     asyncio.run(ask())
+
+
+def test_who_sends_now_and_then_stays_and_who_sends_nothing_comes_back(tmp_path: Path) -> None:
+    async def ask() -> None:
+        async with rigged(tmp_path) as rig:
+            rig.meet(with_opaque(1))
+            run = rig.run()
+            rig.lend(run)
+            rig.carrier.let_go()
+            lender, idle = rig.sender(), rig.sender()
+            senders = rig.carrier._senders
+            for number in range(3):
+                lender.peer.send(with_opaque(number))
+                await rig.until(lambda count=number + 1: rig.carrier.lane._numbers[lanes._FRAMES] == count)
+                for _ in range(lanes._LOOKS_BETWEEN):
+                    senders.recall_idle()
+            await rig.back(idle)
+            assert lender in senders
+            for _ in range(lanes._LOOKS_BETWEEN):
+                senders.recall_idle()
+            await rig.back(lender)
+            assert (rig.take_back(run).frames, lender.taken, idle.taken) == (3, 3, 0)
+
+    asyncio.run(ask())

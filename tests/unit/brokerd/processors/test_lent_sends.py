@@ -459,3 +459,23 @@ async def test_nobody_comes_and_goes_at_the_end_of_a_file(directory: Path) -> No
         for _ in range(2):
             assert (await peer.sent()).code == codes.SUCCESS
         assert broker.carrier.begun > begun
+
+
+def test_who_sent_little_while_he_stayed_is_left_alone_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "_LONG", 30)
+
+    async def ask() -> None:
+        async with serving(tmp_path) as broker:
+            [peer] = await broker.staying()
+            for _ in range(5):
+                await peer.sent()
+            await broker.all_back()
+            assert 2 < broker.taken < 10
+            for _ in range(29):
+                await peer.sent()
+            assert broker.carrier.begun == 1
+            await broker.stay(peer)
+
+    asyncio.run(ask())

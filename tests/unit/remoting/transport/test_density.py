@@ -31,5 +31,7 @@ def test_what_was_of_no_use_is_tried_again_later_and_later() -> None:
     assert waits[-1] == waits[-2] == 4100
     density.came_back(WORTH_WHILE)
     assert density.note(now_s + 4.1)
-    density.came_back(0)
+    density.came_back(15, worth_while=15)
+    assert density.note(now_s + 4.1)
+    density.came_back(14, worth_while=15)
     assert asked_until_dense(density, now_s + 4.1, 0.001) == 67
