@@ -87,7 +87,7 @@ static void note_shares(struct lane *lane, struct sender **senders, int count, c
             opaques_end = progress->opaques_end;
             while (early < results->early && areas->early[early] < opaques_end) early++;
             share->waits = lane->lent.syncs && early - early_before < share->count;
-            sender->sent.frames += progress->frames;
+            atomic_fetch_add(&sender->sent.frames, progress->frames);
         }
         if (is_at_end) sender->is_behind = progress->frames == MOST_SENT ? HAS_MORE : NOT_BEHIND;
         else if (is_looked_at && results->stop != STOP_ROOM) sender->is_behind = NOT_BEHIND;
@@ -110,8 +110,9 @@ static int take(struct lane *lane, struct sender **senders, int count) {
         areas->buffers[n] = sender->in;
     }
     send_more(areas);
-    lane->lent.error = write_all((int32_t)lane->lent.descriptor, areas->records, results->records_size, before.end_offset - lane->lent.file_begin);
-    if (lane->lent.error) {
+    int error = write_all((int32_t)lane->lent.descriptor, areas->records, results->records_size, before.end_offset - lane->lent.file_begin);
+    if (error) {
+        atomic_store(&lane->lent.error, error);
         lane->lent.tried_end = results->end_offset;
         *results = before;
         return 0;
@@ -129,7 +130,7 @@ static int take(struct lane *lane, struct sender **senders, int count) {
     note_shares(lane, senders, count, areas);
     memcpy(lane->answers, areas->answers, (size_t)results->answers_size);
     lane->is_much = results->frames >= MUCH_FRAMES || results->records_size >= MUCH_BYTES;
-    lane->lent.frames += results->frames;
+    atomic_fetch_add(&lane->lent.frames, results->frames);
     lane->lent.passes++;
     return 1;
 }
@@ -218,14 +219,14 @@ enum served serve_senders(struct lane *lane, struct sender **senders, int count)
     int32_t mine = LENT;
     int64_t begin_ns = now_ns();
     if (!atomic_compare_exchange_strong(&lane->whose, &mine, AT_WORK)) return NOT_SERVED;
-    if (begin_ns > lane->until_ns || lane->is_full || lane->lent.error) {
+    if (begin_ns > lane->until_ns || lane->is_full || atomic_load(&lane->lent.error)) {
         atomic_store(&lane->whose, LENT);
         return NOT_SERVED;
     }
     for (int n = 0; n < count; n++)
         if (!receive(senders[n])) atomic_store(&senders[n]->is_wanted, 1);
-    int had_any = lane->lent.frames > 0, is_taken = take(lane, senders, count);
-    int has_first = !had_any && lane->lent.frames > 0;
+    int had_any = atomic_load(&lane->lent.frames) > 0, is_taken = take(lane, senders, count);
+    int has_first = !had_any && atomic_load(&lane->lent.frames) > 0;
     const struct areas *areas = (const struct areas *)(uintptr_t)lane->lent.areas;
     int64_t end_offset = areas->results->end_offset, taken_ns = now_ns();
     lane->lent.busy_ns += taken_ns - begin_ns;
@@ -267,7 +268,9 @@ EXPORT int32_t native_lane_lend(struct lane *lane) {
     struct lent *lent = &lane->lent;
     struct areas *areas = (struct areas *)(uintptr_t)lent->areas;
     *areas->results = (struct results){.end_offset = areas->request->end_offset};
-    lent->frames = lent->passes = lent->busy_ns = lent->tried_end = lent->error = 0;
+    lent->passes = lent->busy_ns = lent->tried_end = 0;
+    atomic_store(&lent->frames, 0);
+    atomic_store(&lent->error, 0);
     lane->until_ns = now_ns() + lent->for_ns;
     lane->is_full = 0;
     atomic_store(&lane->whose, LENT);
@@ -292,7 +295,7 @@ EXPORT void native_lane_waited(struct lane *lane, int64_t *waited) {
 
 /* How many frames each of those who stay had taken. */
 EXPORT void native_senders_frames(const struct lane *lane, int64_t *frames) {
-    for (int n = 0; n < SENDERS; n++) frames[n] = lane->senders[n].sent.frames;
+    for (int n = 0; n < SENDERS; n++) frames[n] = atomic_load(&lane->senders[n].sent.frames);
 }
 
 /* Whether it is over; then, what was done in it, with the rest of its answers, what waits, whose answers are behind that, and what was

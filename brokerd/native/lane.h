@@ -13,7 +13,7 @@ enum { MUCH_FRAMES = 8, MUCH_BYTES = 8 * 1024 }; /* of a pass: the next one is w
 enum { KEPT_BYTES = 2 * LANE_ANSWERS_BYTES }; /* of answers of one */
 
 struct sent { /* of a sender, lane.py has the same */
-    int64_t frames;  /* that were taken */
+    _Atomic int64_t frames; /* that were taken: the loop looks at it while the thread goes on */
     int64_t rest;    /* bytes of answers that may leave, and the socket did not take */
     int64_t left;    /* bytes that were read, and not taken */
     int64_t waiting; /* passes of which the answers wait */
@@ -45,8 +45,10 @@ struct lent { /* lane.py has the same */
     int64_t for_ns;                 /* so long what was looked at before counts */
     int64_t syncs;                  /* what is answered waits for these; where they are, 0 for none */
     /* And what was done with it: */
-    int64_t frames, passes, busy_ns;
-    int64_t tried_end, error; /* a write failed, which may have left something up to there; and why. 0: none did */
+    _Atomic int64_t frames; /* lane.py looks at it while the thread goes on, and at the error: each is read and written whole */
+    int64_t passes, busy_ns;
+    int64_t tried_end;     /* a write failed, which may have left something up to there; */
+    _Atomic int64_t error; /* and why. 0: none did */
 };
 
 enum whose { LOOPS, LENT, AT_WORK };

@@ -82,7 +82,8 @@ class Lane:
 
     @property
     def has_news(self) -> bool:
-        """Whether something was taken since it was lent, or could not be written."""
+        """Whether something was taken since it was lent, or could not be written. Of the numbers it is these that are looked at
+        while the thread goes on, which writes each as one."""
         return bool(self._numbers[_FRAMES] or self._numbers[_ERROR])
 
     @property

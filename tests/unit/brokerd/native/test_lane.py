@@ -453,6 +453,31 @@ def test_who_sends_while_nothing_is_lent_is_heard_once(tmp_path: Path) -> None:
     asyncio.run(ask())
 
 
+def test_who_sends_stays_until_he_sends_no_more(tmp_path: Path) -> None:
+    """What was taken of him is looked at while the thread goes on."""
+
+    async def ask() -> None:
+        async with rigged(tmp_path) as rig:
+            rig.meet(with_opaque(1))
+            run = rig.run()
+            rig.lend(run)
+            rig.carrier.let_go()
+            lender = rig.sender()
+            for opaque in range(10):
+                lender.peer.sendall(with_opaque(opaque))
+                await rig.until(lambda: len(lender.answers()) > 0)
+                rig.carrier._senders.recall_idle()
+            lender.peer.sendall(with_opaque(10))
+            await rig.until(lambda: len(lender.answers()) > 0)
+            assert lender.came_back is None
+            for _ in range(2):  # what was taken since the first time is seen the second time
+                rig.carrier._senders.recall_idle()
+            await rig.back(lender)
+            assert (rig.take_back(run).frames, lender.taken) == (11, 11)
+
+    asyncio.run(ask())
+
+
 def test_a_frame_that_is_too_long_is_left(tmp_path: Path) -> None:
     async def ask() -> None:
         async with rigged(tmp_path) as rig:
