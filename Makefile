@@ -62,7 +62,7 @@ fuzz: .venv/.installed-dev ## throw hostile input at a broker: make fuzz MINUTES
 fuzz-turns: .venv/.installed-dev ## look for requests that keep a broker to themselves: make fuzz-turns MINUTES=n SEED=n
 	$(PYTHON) -m tests.fuzz.turns --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
-sanitized: .venv/.installed-dev ## the tests of what is in C, with a build that watches every access (ARGS="-x")
+sanitized: .venv/.installed-dev ## the tests of what is in C, with a build that watches every access (ARGS="-x"; "--threads": what threads do to one another)
 	$(PYTHON) -m tests.sanitized $(ARGS)
 
 bench: .venv/.installed-dev bench-programs ## measure, in pairs, into one table (BENCH="sends failover" chooses; see docs/benchmarks.md)
