@@ -166,15 +166,15 @@ class PullProcessor:
             if commit_offset >= 0:
                 self._commit(terms, commit_offset)
             started_ns = perf_counter_ns()
-            may_be_reset = bool(self._rules.resets)
-            given = None if may_be_reset else self._give(request)
+            is_to_be_reset = bool(self._rules.resets) and self._rules.pending_reset(*terms.reader) is not None
+            given = None if is_to_be_reset else self._give(request)
             if given is not None:
                 self._note_given(terms, given, started_ns)
                 if not given.area.numbers[MESSAGES]:
                     self._give_none(connection, given)
                 return given
             pull, hold = _Pull(connection, opaque, terms, offset), terms.suspend_ms > 0
-            if may_be_reset:
+            if is_to_be_reset:
                 is_answered = self._answer(pull, hold=hold)
             else:
                 is_answered = self._answer_otherwise(pull, None, started_ns, hold=hold)
@@ -197,9 +197,9 @@ class PullProcessor:
     ) -> None:
         """Have more requests like the last one, to which that was given just now, and like others that would pass now answered
         beside the loop, for some milliseconds: one connection's at a time, of those that carry offsets of a queue. Before others
-        say theirs, its own count."""
+        say theirs, its own count. Who is to be told of a reset of a queue is told by the loop."""
         layout = self._layout
-        if layout is None or self._rules.resets or self._is_elsewhere(last.terms):
+        if layout is None or not self._may_stay(last.terms):
             return
         kind = layout.kind_of(self._reads, given, last.slot)
         if kind is None:
@@ -208,7 +208,7 @@ class PullProcessor:
         stay, kinds, readers = [last], [kind], {last.terms.reader}
         for other in others:
             reader = other.terms.reader
-            if len(stay) == MOST_KINDS or reader in readers or self._is_elsewhere(other.terms):
+            if len(stay) == MOST_KINDS or reader in readers or not self._may_stay(other.terms):
                 continue
             kind = self._kind_seen(layout, other)
             if kind is not None:
@@ -219,9 +219,10 @@ class PullProcessor:
         if layout.have_stay(connection, asked, kinds, partial(self._note_stay, connection, stay, bring)):
             self._commits.elsewhere.update((each.terms.reader, bring) for each in stay if each.terms.commits)
 
-    def _is_elsewhere(self, terms: PullTerms) -> bool:
-        """Whether another connection's requests carry offsets that they would."""
-        return terms.commits and terms.reader in self._commits.elsewhere
+    def _may_stay(self, terms: PullTerms) -> bool:
+        """Whether no other connection's requests carry offsets that they would, and nobody is to be told of a reset."""
+        is_elsewhere = terms.commits and terms.reader in self._commits.elsewhere
+        return not is_elsewhere and self._rules.pending_reset(*terms.reader) is None
 
     def _kind_seen(self, layout: AnswerLayout, other: AskedBefore) -> Kind | None:
         try:

@@ -198,6 +198,22 @@ async def test_an_offset_from_before_a_reset_does_not_come_behind_it(directory: 
         assert broker.inner.progress.consumer_offset("g", "t", 0) == 0
 
 
+@on_both_loops
+async def test_a_reset_that_another_group_was_not_told_yet_is_nothing_to_who_reads(directory: Path) -> None:
+    """Nobody of that group may ever come."""
+    async with serving(directory, messages=400) as broker:
+        broker.inner.group("h")
+        broker.inner.answer(
+            codes.INVOKE_BROKER_TO_RESET_OFFSET, {"group": "h", "topic": "t", "timestamp": 0, "isForce": "true"}
+        )
+        [peer] = await broker.connected(1)
+        for offset in range(40):
+            await asked_and_compared(broker, peer, offset)
+        assert sum(each.answers for each in await broker.all_back()) > 20
+        peer.pull(1, 30, consumerGroup="h")
+        assert (await peer.answer()).code == codes.PULL_OFFSET_MOVED
+
+
 def test_a_connection_comes_back_though_what_was_done_cannot_be_told(tmp_path: Path) -> None:
     async def ask() -> None:
         async with staying(tmp_path) as (broker, peer):
