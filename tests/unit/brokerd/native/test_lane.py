@@ -470,7 +470,7 @@ def test_who_sends_stays_until_he_sends_no_more(tmp_path: Path) -> None:
             lender.peer.sendall(with_opaque(10))
             await rig.until(lambda: len(lender.answers()) > 0)
             assert lender.came_back is None
-            for _ in range(2):  # what was taken since the first time is seen the second time
+            for _ in range(2 * lanes._LOOKS_BETWEEN):  # what was taken since the first time is seen the second time
                 rig.carrier._senders.recall_idle()
             await rig.back(lender)
             assert (rig.take_back(run).frames, lender.taken) == (11, 11)

@@ -154,7 +154,8 @@ async def test_an_answer_leaves_behind_the_sync_and_not_before(rig: Waits) -> No
     for number, each in enumerate(waiters):
         await rig.took(each, with_opaque(10 + number, MUCH))
     assert rig.syncs.done == 0
-    await rig.recalled(waiters[0])  # so all that was to be sent was
+    for each in waiters:
+        await rig.recalled(each)  # so all that was to be sent was
     assert [each.read_some() for each in waiters] == [b"", b""]
     assert [(lender, opaques(decoded(each.answers)), each.requests) for lender, each in rig.waiting] == [
         (waiters[0], [10], 1),
