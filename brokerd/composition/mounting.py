@@ -13,7 +13,7 @@ from typing import Final
 
 from brokerd.composition.environment import wall_ms
 from brokerd.composition.settings import BrokerSettings
-from brokerd.processors.mounted import REFUSED, refuse
+from brokerd.processors.mounted import REFUSED, refuse, refuse_without_lease
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.store.read_levels import ReadLevel
 from brokerd.tiers.mounting.group import MountedGroup, NothingThere, read_group
@@ -89,7 +89,7 @@ class Mount:
 
     def _while_held(self, handler: Handler) -> Handler:
         def held(connection: RemotingConnection, requests: Sequence[Command]) -> None:
-            (handler if self.is_held else refuse)(connection, requests)
+            (handler if self.is_held else refuse_without_lease)(connection, requests)
 
         return held
 
