@@ -96,7 +96,6 @@ _THREADS_TESTS: Final = (
     "tests/unit/brokerd/store/test_syncs_in_c.py",
     "tests/integration/test_carried_offsets.py",
     "tests/integration/test_kernel_modes.py",
-    "tests/integration/test_planned_switch.py",
 )
 
 
