@@ -112,6 +112,13 @@ class Rig:
         at = self.kernel.lend(run)
         self.carrier.lane.lend(at, self.descriptor if descriptor is None else descriptor, BEGIN, FOREVER_NS)
 
+    def lent(self) -> Run:
+        """The lane is lent, and its kernel met the queue of what is sent."""
+        self.meet(with_opaque(1))
+        run = self.run()
+        self.lend(run)
+        return run
+
     def take_back(self, run: Run) -> Done:
         done = self.carrier.lane.take_back()
         self.kernel.take_back(run, has_failed=done.error != 0)
@@ -442,9 +449,7 @@ def test_who_sends_while_nothing_is_lent_is_heard_once(tmp_path: Path) -> None:
             for _ in range(2000):
                 await asyncio.sleep(0)
             assert heard == 1
-            rig.meet(with_opaque(1))
-            run = rig.run()
-            rig.lend(run)
+            run = rig.lent()
             await rig.until(lambda: rig.carrier.lane.has_news)
             rig.carrier.recall_senders()
             await rig.back(lender)
@@ -458,9 +463,7 @@ def test_who_sends_stays_until_he_sends_no_more(tmp_path: Path) -> None:
 
     async def ask() -> None:
         async with rigged(tmp_path) as rig:
-            rig.meet(with_opaque(1))
-            run = rig.run()
-            rig.lend(run)
+            run = rig.lent()
             rig.carrier.let_go()
             lender = rig.sender()
             for opaque in range(10):
@@ -512,9 +515,7 @@ def test_answers_that_a_socket_does_not_take_come_back_whole(tmp_path: Path) -> 
 
     async def ask() -> None:
         async with rigged(tmp_path) as rig:
-            rig.meet(with_opaque(1))
-            run = rig.run()
-            rig.lend(run)
+            run = rig.lent()
             lender = rig.sender()
             lender.own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             data = b"".join(with_opaque(n) for n in range(300))
@@ -597,9 +598,7 @@ def test_nobody_is_looked_at_while_nobody_left(tmp_path: Path, monkeypatch: pyte
                 rig.carrier._settle()
             assert looks == 0
             lenders[1].peer.close()
-            rig.meet(with_opaque(1))
-            run = rig.run()
-            rig.lend(run)
+            run = rig.lent()
             await rig.back(lenders[1])
             assert looks > 0
             assert len(rig.carrier._senders) == 2
@@ -614,9 +613,7 @@ def test_nobody_is_looked_at_while_nobody_left(tmp_path: Path, monkeypatch: pyte
 def test_who_sends_now_and_then_stays_and_who_sends_nothing_comes_back(tmp_path: Path) -> None:
     async def ask() -> None:
         async with rigged(tmp_path) as rig:
-            rig.meet(with_opaque(1))
-            run = rig.run()
-            rig.lend(run)
+            run = rig.lent()
             rig.carrier.let_go()
             lender, idle = rig.sender(), rig.sender()
             senders = rig.carrier._senders
