@@ -28,10 +28,12 @@ from remoting.frame import Command
 from remoting.record.hosts import pack_host
 from remoting.transport.carrying import Carrier, nothing
 from remoting.transport.identity import socket_address
+from remoting.transport.incoming import Incoming
 from remoting.transport.limits import ConnectionLimits
+from remoting.transport.outgoing import Outgoing
 from remoting.transport.requests import Answered, OpenRequests, told_to
 from remoting.transport.taking import MOST_TAKEN, BufferTaker, Density, RequestTaker
-from remoting.transport.unfinished import SMALL_BYTES, Piece, keep, peer_of
+from remoting.transport.unfinished import Piece, peer_of
 from remoting.transport.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -43,7 +45,6 @@ _BEHIND_BYTES: Final = 256 * 1024  # so much that the peer has not read: answers
 _PROVEN_WATER_BYTES: Final = _HIGH_WATER_BYTES, 1024 * 1024
 _UNPROVEN_WATER_BYTES: Final = 256 * 1024, 64 * 1024  # of those who have not shown who they are
 _LONG_BODY_BYTES: Final = 8192  # from here on a body is not copied behind its header
-_LONG_PARTS_BYTES: Final = 2048  # of parts on average: from here on they are not copied into one
 _LONG_READ_BYTES: Final = 512 * 1024  # more than one read of a socket brings
 _READS_AFTER_VAIN_OFFER: Final = 16  # that are not offered: what a peer sends is mostly like what it sent before
 
@@ -77,15 +78,15 @@ class RemotingConnection(asyncio.Protocol):
         """The taker is offered what was read, where requests are signed once one of them has shown who sends them. Without an
         intake, as on dialled connections, unfinished frames are not counted."""
         self._taker = taker
-        self._carrier, self._quick = (None, None) if intake is None else (intake.carrier, intake.quick)
+        self._quick = None if intake is None else intake.quick
         self._catch_up = nothing if intake is None else intake.catch_up
-        self._descriptor, self._ticket = -1, 0  # of the socket that may be lent; the piece for which it is
-        self._is_away = False  # somebody else reads from it, too
+        self._incoming = Incoming() if intake is None else Incoming(intake.watch, intake.may_send_much)
+        self._outgoing = Outgoing(None if intake is None else intake.carrier)
+        self._is_away = False  # somebody else reads from the socket, too
         self.density = Density()  # of what is taken undecoded
-        self._intake, self._is_proven = intake, intake is None or intake.may_send_much is None
-        self._piece: Piece | None = None
+        self._is_proven = intake is None or intake.may_send_much is None
         self.user = ""  # who sent the last request that was let in, where they are signed
-        self._is_offered = self._asks_quickly = False  # quickly: what came last was for who takes it undecoded
+        self._asks_quickly = False  # what came last was for who takes it undecoded
         self._sign: Sign | None = None
         self.own_address = self.peer_address = self.peer_host = ""  # own: of this end's socket
         self.peer_port, self.packed_peer = 0, bytes(8)  # packed: address and port as a record's host field has them
@@ -94,13 +95,9 @@ class RemotingConnection(asyncio.Protocol):
         self._opened, self._closed = opened, closed
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._received: list[bytes | bytearray] = []
-        self._received_bytes = self._in_flight = self._reads_to_decode = 0
-        self._wanted_bytes = frame.PREFIX_BYTES
+        self._in_flight = self._reads_to_decode = 0
         self._backlog: deque[Command] = deque()
         self._backlog_since = 0.0  # when the requests in it were read; 0 without any
-        self._out: list[Bytes] = []
-        self._out_bytes = self._given_back = 0  # given back: so many parts, by somebody to whom the socket was lent
         self._write_scheduled = self._work_scheduled = self._puts_off = False
         self._on_proven: Callable[[RemotingConnection], None] | None = None
         self._on_slow: Callable[[RemotingConnection, bool], None] | None = None
@@ -119,7 +116,7 @@ class RemotingConnection(asyncio.Protocol):
     @property
     def is_slow(self) -> bool:
         """Whether the peer leaves so much unread that nothing large should be given to it now."""
-        return self._write_paused or self._out_bytes > _HIGH_WATER_BYTES
+        return self._write_paused or self._outgoing.size > _HIGH_WATER_BYTES
 
     def sign_with(self, sign: Sign) -> None:
         """From now on, sign the requests that go out here."""
@@ -166,31 +163,20 @@ class RemotingConnection(asyncio.Protocol):
             self.packed_peer = pack_host(self.peer_host, self.peer_port)
             self.peer_address = socket_address(address)
             self.own_address = socket_address(transport.get_extra_info("sockname"))
-        if self._carrier is not None and (own_socket := transport.get_extra_info("socket")) is not None:
-            self._descriptor = own_socket.fileno()
+        self._outgoing.open(transport)
         if self._opened is not None:
             self._opened(self)
 
     def data_received(self, data: bytes) -> None:
         self.last_active = self._loop.time()
-        if self._received:
-            keep(self._received, data)
-            self._received_bytes += len(data)
-            if self._piece is not None:
-                self._piece.received_bytes = self._received_bytes
-            if self._received_bytes < self._wanted_bytes:
+        if (incoming := self._incoming).chunks:
+            if not incoming.add(data):
                 return
-            if self._is_offered:
+            if incoming.is_offered:
                 self._regulate_reading()
                 return
-            data = self._take_received()
+            data = incoming.take()
         self._read(data)
-
-    def _take_received(self) -> bytes:
-        data = b"".join(self._received)
-        self._received.clear()
-        self._end_piece()
-        return data
 
     def _read(self, data: bytes) -> None:
         """Have what was read taken, or decode it; behind what is to be taken first, if that is for others."""
@@ -208,27 +194,19 @@ class RemotingConnection(asyncio.Protocol):
             self._decode(data)
         elif (
             self._is_proven
-            and not (self._backlog or self._write_paused or self._out_bytes > _HIGH_WATER_BYTES)
+            and not (self._backlog or self.is_slow)
             and self._in_flight + MOST_TAKEN <= self._limits.max_in_flight
             and taker.offer(self, data)
         ):
-            self._hold(data)
+            self._incoming.offer(data, self._limits.max_held_bytes)
         elif taker.goes_first:
-            self._hold(data)
+            self._incoming.offer(data, self._limits.max_held_bytes)
             self._loop.call_soon(self._decode_held)
         else:
             self._decode(data)
 
-    def _hold(self, data: bytes) -> None:
-        self._is_offered = True
-        self._received.append(data)  # what comes meanwhile waits behind it
-        self._received_bytes = len(data)
-        self._wanted_bytes = self._limits.max_held_bytes
-
     def _decode_held(self) -> None:
-        if data := self.offered:
-            self._received.clear()
-            self._is_offered = False
+        if data := self._incoming.take_offered():
             self._decode(data)
             if self._reading_paused:
                 self._regulate_reading()
@@ -249,15 +227,12 @@ class RemotingConnection(asyncio.Protocol):
             self.close()
             return
         if consumed < len(data):
-            rest = data[consumed:]
-            self._received.append(rest)
-            self._received_bytes = len(rest)
-            self._wanted_bytes = frame.bytes_wanted(rest)
+            self._incoming.keep_rest(data[consumed:])
         self._dispatch(commands)
         if self._backlog and len(data) > _LONG_READ_BYTES:
             self._part_backlog_from_what_was_read()
-        if consumed < len(data) and self._intake is not None and self._transport is not None:
-            self._begin_piece(rest, self._intake)
+        if self._incoming.chunks and self._transport is not None:
+            self._begin_piece()
 
     def _take_quickly(self, quick: RequestTaker[RemotingConnection], data: bytes) -> int:
         """Have requests taken from the beginning of what was read: where the last of them ends."""
@@ -279,38 +254,16 @@ class RemotingConnection(asyncio.Protocol):
         for command in self._backlog:
             command.body = bytes(command.body)
 
-    def _begin_piece(self, rest: bytes, intake: Intake) -> None:
-        """Count what is there of a frame. A long one of somebody who has not shown who he is may come when its header names
-        somebody who is known."""
-        if not self._is_proven and intake.may_send_much is not None and self._wanted_bytes > SMALL_BYTES:
-            header_end = frame.header_end(rest)
-            if len(rest) < header_end:
-                self._wanted_bytes = header_end
-            elif not self._is_of_somebody(rest, intake.may_send_much):
-                self.close()
-                return
-        peer = self.user or peer_of(self.peer_host)
-        piece = intake.watch.begin(self, peer, self._wanted_bytes, len(rest), is_proven=self._is_proven)
-        if not piece.is_over:
-            self._piece = piece
-            if piece.waits:
-                self._regulate_reading()
-
-    def _is_of_somebody(self, rest: bytes, may_send_much: Callable[[Command], bool]) -> bool:
-        try:
-            if may_send_much(frame.decode_head(rest)):
-                return True
-        except ProtocolError as error:
-            log.warning("closing the connection of %s: %s", self.peer, error)
-            return False
-        text = "closing the connection of %s: its first request has %d bytes and names no user who is known; %d are taken then"
-        log.warning(text, self.peer, self._wanted_bytes, SMALL_BYTES)
-        return False
-
-    def _end_piece(self) -> None:
-        piece, self._piece = self._piece, None
-        if piece is not None and self._intake is not None:
-            self._intake.watch.end(piece)
+    def _begin_piece(self) -> None:
+        """Count what is there of a frame."""
+        incoming = self._incoming
+        if reason := incoming.refusal(is_proven=self._is_proven):
+            log.warning("closing the connection of %s: %s", self.peer, reason)
+            self.close()
+            return
+        incoming.begin_piece(self, self.user or peer_of(self.peer_host), is_proven=self._is_proven)
+        if incoming.is_full:
+            self._regulate_reading()
 
     def room_came(self, piece: Piece) -> None:
         """See `unfinished.Holder`."""
@@ -318,8 +271,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def dropped(self, piece: Piece, reason: str) -> None:
         """See `unfinished.Holder`."""
-        self._piece = None
-        self._received.clear()
+        self._incoming.drop()
         log.warning(
             "closing the connection of %s, which sent %d of a frame's %d bytes: %s",
             *(self.peer, piece.received_bytes, piece.wanted_bytes, reason),
@@ -329,17 +281,11 @@ class RemotingConnection(asyncio.Protocol):
     @property
     def offered(self) -> bytes:
         """What the taker may take from, with all that came since it said so; nothing when the connection closed meanwhile."""
-        if not self._is_offered:
-            return b""
-        if len(self._received) > 1:
-            self._received = [b"".join(self._received)]
-        return cast(bytes, self._received[0])  # what it was offered
+        return self._incoming.offered
 
     def go_on(self, position: int, requests: int, *, decoding: bool) -> None:
         """The taker took what is before `position`, with so many two-way requests; what follows is decoded, or offered again."""
-        data = self.offered
-        self._received.clear()
-        self._is_offered = False
+        data = self._incoming.take_offered()
         self._in_flight += requests
         if decoding and not position:
             self._reads_to_decode = _READS_AFTER_VAIN_OFFER
@@ -362,15 +308,15 @@ class RemotingConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """The peer sends no more: the transport closes behind this, and takes nothing to send any more."""
-        if self._ticket:
-            self._get_back()
+        if self._outgoing.is_lent:
+            self._outgoing.get_back()
             self.go_on_sending()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._get_back()  # the descriptor is closed behind this
-        self._end_piece()
-        if self._is_offered:
+        self._outgoing.close()
+        self._incoming.end_piece()
+        if self._incoming.is_offered:
             self.go_on(0, 0, decoding=True)  # of what came before the end, as much as one turn serves
         self._backlog.clear()
         self._requests.lose(self.peer)
@@ -402,7 +348,8 @@ class RemotingConnection(asyncio.Protocol):
             self._write(body)
 
     def _is_behind(self) -> bool:
-        return self._transport is not None and self._out_bytes + self._transport.get_write_buffer_size() > _BEHIND_BYTES
+        transport = self._transport
+        return transport is not None and self._outgoing.size + transport.get_write_buffer_size() > _BEHIND_BYTES
 
     def owe(self, requests: int) -> None:
         """So many two-way requests, which were not decoded here, are to be answered."""
@@ -429,8 +376,7 @@ class RemotingConnection(asyncio.Protocol):
         if self._write_scheduled or self._backlog or self._reading_paused:
             self._write(frames)
         elif self._transport is not None:
-            self._out.append(frames)
-            self._out_bytes += len(frames)
+            self._outgoing.add(frames)
             self._send_out()
 
     def put_off_answers(self) -> None:
@@ -440,79 +386,55 @@ class RemotingConnection(asyncio.Protocol):
             self._write_scheduled = True
             self._loop.call_soon(self.go_on_sending)
 
+    # ---- lending the socket: see `carrying.Lender`
+
     def lend(self, ticket: int, seen: int, count: int) -> int:
-        """See `carrying.Lender`."""
-        if self._ticket > seen or not self._may_lend():
-            return -1
-        self._ticket = ticket
-        return self._lent(count)
+        descriptor = -1 if self._is_busy() else self._outgoing.lend(ticket, seen)
+        return self._lent(descriptor, count)
 
     def lend_more(self, count: int) -> tuple[int, int]:
-        """See `carrying.Lender`."""
-        if not self._ticket or not self._may_lend():
-            return -1, 0
-        return self._lent(count), self._ticket
-
-    def _may_lend(self) -> bool:
-        """Whether nothing is to be written here before what somebody else writes."""
-        transport = self._transport
-        return not (
-            transport is None
-            or self._descriptor < 0
-            or self._out
-            or self._puts_off
-            or self._backlog
-            or self._reading_paused
-            or transport.get_write_buffer_size()
-            or transport.is_closing()
-        )
-
-    def _lent(self, count: int) -> int:
-        self._in_flight -= count
-        self.last_active = self._loop.time()
-        return self._descriptor
+        descriptor, ticket = (-1, 0) if self._is_busy() else self._outgoing.lend_more()
+        return self._lent(descriptor, count), ticket
 
     def keep_lent(self, ticket: int) -> None:
-        """See `carrying.Lender`."""
-        self._ticket = ticket
+        self._outgoing.ticket = ticket
 
     def go_away(self, seen: int, most_bytes: int = 0) -> tuple[int, int, bytes]:
-        """See `carrying.Lender`."""
-        if self._is_offered or (self._received and self._wanted_bytes > most_bytes) or not self._may_lend():
+        descriptor = -1 if self._is_busy() else self._outgoing.socket_to_lend
+        if descriptor < 0 or not self._incoming.may_leave(most_bytes):
             return -1, 0, b""
-        begun = self._take_received()
+        begun = self._incoming.take()
         self._is_away = True
         self._regulate_reading()
-        return self._descriptor, self._ticket if self._ticket > seen else 0, begun
+        return descriptor, self._outgoing.ticket if self._outgoing.ticket > seen else 0, begun
 
     def come_back(self, data: Bytes) -> None:
-        """See `carrying.Lender`."""
         self._is_away = False
         if self._transport is None or self._transport.is_closing():
             return
         self.last_active = self._loop.time()
-        if self._out:
+        if self._outgoing.parts:
             self.go_on_sending()
         self._regulate_reading()
         if data:
             self.data_received(bytes(data))
 
     def give_back(self, rest: Bytes) -> None:
-        """See `carrying.Lender`."""
-        self._out.insert(self._given_back, rest)
-        self._given_back += 1
-        self._out_bytes += len(rest)
+        self._outgoing.give_back(rest)
 
     def take_out(self) -> list[Bytes]:
-        """See `carrying.Lender`."""
-        out, self._out, self._out_bytes, self._given_back = self._out, [], 0, 0
-        return out
+        return self._outgoing.take()
 
-    def _get_back(self) -> None:
-        """Wait until nobody else writes to the socket."""
-        if self._ticket and self._carrier is not None:
-            self._carrier.finish(self._ticket)
-            self._ticket = 0
+    def _is_busy(self) -> bool:
+        """Whether something is to be done here before what somebody else does."""
+        return self._transport is None or self._puts_off or bool(self._backlog) or self._reading_paused
+
+    def _lent(self, descriptor: int, count: int) -> int:
+        """The socket, if it was lent, to who answers so many requests."""
+        if descriptor >= 0:
+            self._in_flight -= count
+            self.last_active = self._loop.time()
+        return descriptor
 
     # ---- requesting
 
@@ -548,7 +470,7 @@ class RemotingConnection(asyncio.Protocol):
     def close(self) -> None:
         """Send what is queued and close; `closed` is called when the socket is gone."""
         if self._transport is not None:
-            self._get_back()
+            self._outgoing.get_back()
             self.go_on_sending()
             self._transport.close()
 
@@ -579,7 +501,7 @@ class RemotingConnection(asyncio.Protocol):
         scheduled, self._write_scheduled = self._write_scheduled, True
         self._handle(commands[0].code, commands)
         self._write_scheduled = scheduled
-        if self._out:
+        if self._outgoing.parts:
             self._send_out()
         self._regulate_reading()
 
@@ -625,8 +547,7 @@ class RemotingConnection(asyncio.Protocol):
         self._handle_backlog()
 
     def _is_congested(self) -> bool:
-        is_behind = self._write_paused or self._out_bytes > _HIGH_WATER_BYTES
-        return not self._limits.always_reads and (is_behind or self._in_flight > self._limits.max_in_flight)
+        return not self._limits.always_reads and (self.is_slow or self._in_flight > self._limits.max_in_flight)
 
     def _handle(self, code: int, requests: Sequence[Command]) -> None:
         for request in requests:
@@ -646,8 +567,7 @@ class RemotingConnection(asyncio.Protocol):
     def _write(self, data: Bytes) -> None:
         if self._transport is None:
             return
-        self._out.append(data)
-        self._out_bytes += len(data)
+        self._outgoing.add(data)
         if not self._write_scheduled:
             self._write_scheduled = True
             self._loop.call_soon(self.go_on_sending)
@@ -655,25 +575,20 @@ class RemotingConnection(asyncio.Protocol):
     def go_on_sending(self) -> None:
         """Send what is put off; see also `carrying.Lender`."""
         self._write_scheduled = self._puts_off = False
-        if self._out and self._send_out() and (self._backlog or self._reading_paused) and not self._work_scheduled:
+        goes_on = self._outgoing.parts and self._send_out()
+        if goes_on and (self._backlog or self._reading_paused) and not self._work_scheduled:
             self._handle_backlog()
 
     def _send_out(self) -> bool:
         """Hand what is to be sent to the transport; False on a connection that is closed, given up, or lent."""
-        if self._ticket and self._carrier is not None:
-            if self._carrier.keeps(self, self._ticket):
-                return False
-            self._ticket = 0
-        size, out = self._out_bytes, self.take_out()
+        outgoing = self._outgoing
+        if outgoing.is_lent and outgoing.stays_lent(self):
+            return False
         if self._transport is None:
+            outgoing.take()
             return False
         self.last_active = self._loop.time()
-        if len(out) == 1:
-            self._transport.write(out[0])
-        elif size < _LONG_PARTS_BYTES * len(out):
-            self._transport.write(b"".join(out))
-        else:
-            self._transport.writelines(out)
+        outgoing.write_to(self._transport)
         if self._write_paused and self._transport.get_write_buffer_size() > self._limits.max_unsent_bytes:
             log.warning("closing the connection of %s: it does not read what is sent to it", self.peer)
             self.abort()
@@ -683,9 +598,7 @@ class RemotingConnection(asyncio.Protocol):
     def _regulate_reading(self) -> None:
         """Read only while the peer reads our answers, has not too many requests open, not too much waits for the taker, and there
         is room for the frame that is coming."""
-        is_much_held = self._is_offered and self._received_bytes >= self._wanted_bytes
-        waits = self._piece is not None and self._piece.waits
-        pause = self._is_away or is_much_held or waits or bool(self._backlog) or self._is_congested()
+        pause = self._is_away or self._incoming.is_full or bool(self._backlog) or self._is_congested()
         if self._transport is None or pause == self._reading_paused or self._transport.is_closing():
             return
         self._reading_paused = pause

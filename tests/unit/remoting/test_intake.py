@@ -144,11 +144,11 @@ async def test_the_budgets_are_empty_after_anything(seed: int, asks: bool) -> No
         else:
             act()
         await asyncio.sleep(0)
-        live = [connection._piece for connection in coming if connection._piece is not None]
+        live = [connection._incoming._piece for connection in coming if connection._incoming._piece is not None]
         assert len(watch.proven) + len(watch.unproven) == len(live)
         assert not any(piece.is_over for piece in live)
         for connection, (transport, _) in coming.items():
-            waits = connection._piece is not None and connection._piece.waits
+            waits = connection._incoming._piece is not None and connection._incoming._piece.waits
             assert transport.is_over or not (waits and transport.reads), "it waits, and is read all the same"
     for connection in list(coming):
         lose(connection)

@@ -460,7 +460,7 @@ async def test_large_answers_are_given_a_few_at_a_time(service: Service) -> None
     unsent: list[int] = []
 
     def big(connection: RemotingConnection, requests: Sequence[Command]) -> None:
-        unsent.append(connection._out_bytes)
+        unsent.append(connection._outgoing.size)
         for request in requests:
             connection.respond(request, body=bytes(256 << 10))
 
@@ -501,7 +501,7 @@ async def test_who_reads_no_long_answer_makes_us_hold_the_limit_and_little_more(
 
     def long(connection: RemotingConnection, requests: Sequence[Command]) -> None:
         [request] = requests
-        unsent.append(connection._out_bytes)
+        unsent.append(connection._outgoing.size)
         connection.respond(request, body=bytes(2 << 20))
 
     limits = ServerLimits(ConnectionLimits(long_requests=frozenset({BIG})))
