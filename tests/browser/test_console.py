@@ -115,6 +115,16 @@ def test_every_page_obeys_the_policy_in_both_themes_on_wide_and_narrow_screens(t
             assert overflow <= 0, f"{path} scrolls sideways, {scheme}, {width} wide"
 
 
+def test_on_a_small_desk_a_topic_shows_all_columns_of_its_tables(tab: Tab) -> None:
+    tab.page.set_viewport_size({"width": 1280, "height": 900})
+    tab.go("/topics/orders/")
+    tab.is_connected()
+    tab.is_drawn(1280)
+    tables = tab.page.locator("main .scroll").evaluate_all("each => each.map(e => [e.scrollWidth, e.clientWidth])")
+    assert len(tables) >= 2
+    assert [wide for wide, shown in tables if wide > shown + 1] == []
+
+
 def test_a_narrow_screen_has_the_navigation(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 390, "height": 844})
     tab.page.click("[data-toggle=nav]")

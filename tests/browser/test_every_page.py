@@ -180,7 +180,7 @@ def test_no_page_scrolls_sideways_and_what_can_be_done_is_in_reach(walk: Walk, w
 
 
 def test_on_a_small_desk_the_lists_show_all_their_columns(walk: Walk) -> None:
-    whole = ("/topics/", "/groups/", "/operations/", "/audit/", "/users/", "/clients/", "/reports/")
+    whole = ("/topics/", "/groups/", "/operations/", "/audit/", "/tokens/", "/users/", "/clients/", "/reports/")
     assert set(whole) <= set(PLACES)
     assert {address: cut for address, cut in walk.cut_tables.items() if address in whole} == {}
 
