@@ -93,7 +93,8 @@ class FileSegment(Protocol):
         """Return up to `length` bytes at `position`, fewer only at the end of the file."""
 
     def map(self) -> FileView:
-        """A view of the file at its present size, for readers that come often."""
+        """A view of the file at its present size, for readers that come often. Raises StorageError where the system has no room
+        for it: it takes a descriptor of its own."""
 
     def hold(self) -> Held:
         """Have the descriptor stay open, also behind `close`, until that is released. Any thread that does not close it. Raises
@@ -221,7 +222,10 @@ class LocalSegment:
         return content
 
     def map(self) -> FileView:
-        return _MappedFile(self._descriptor, self._size_bytes, prot=mmap.PROT_READ)
+        try:
+            return _MappedFile(self._descriptor, self._size_bytes, prot=mmap.PROT_READ)
+        except OSError as error:
+            raise StorageError(f"cannot map {self._path}: {error.strerror}") from error
 
     def truncate(self, size_bytes: int) -> None:
         try:

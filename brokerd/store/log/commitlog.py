@@ -626,7 +626,10 @@ class CommitLog:
         segments = list(self._segments.values())
         for segment in segments[-_MAPPED_FILES:]:
             if segment.is_new:
-                segment.map()
+                try:
+                    segment.map()
+                except StorageError as error:  # it is tried again when the log goes on in another file
+                    log.warning("the file is read without a mapping: %s", error)
         for segment in segments[-2 * _MAPPED_FILES : -_MAPPED_FILES]:
             segment.unmap()
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+import logging
+import resource
 from pathlib import Path
 from random import Random
 
@@ -66,6 +68,29 @@ def test_only_what_this_process_has_written_is_read_through_a_mapping() -> None:
     log.recovered(SEGMENT_BYTES)
     fill(log, 60)
     assert [bool(segment.view) for segment in log._segments.values()][-2:] == [True, True]
+
+
+def test_a_file_for_which_there_is_no_mapping_is_appended_to_and_read_without_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mapping takes a descriptor of its own, and the log goes on where there is none left."""
+    log = make_log(LocalDisk(tmp_path / "data"))
+    places = fill(log, 15)
+    log.prepare_next()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with caplog.at_level(logging.WARNING):
+            places.append(log.roll())
+        log.append(record(places[-1], number=15), 200)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "Too many open files" in caplog.text
+    assert [bool(segment.view) for segment in log._segments.values()] == [True, False]
+    assert [log.record_at(place) for place in places] == [record(place, number=n) for n, place in enumerate(places)]
+    log.roll()
+    assert [bool(segment.view) for segment in log._segments.values()] == [False, True, True]
+    log.close()
 
 
 def test_a_file_that_is_too_long_is_not_taken_for_another_file_size() -> None:
