@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 # Upper bounds of how long a sync takes: a memory disk to a disk in trouble
 SECONDS: Final = (0.0001, 0.0003, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0)
 
+_NOT_NOTED: Final = "no room to note how far the log is durable"
+_NOT_PREPARED: Final = "cannot create the next commitlog file ahead of need"
+
 
 class Syncable(Protocol):
     """What the flusher needs of the store."""
@@ -61,6 +64,7 @@ class Flusher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
+        self._unable: set[str] = set()  # the thread's: what it said that it cannot do, and could not since
         self.durations = Histogram(SECONDS)
         self.listeners: list[Callable[[], None]] = []
 
@@ -158,13 +162,23 @@ class Flusher:
         except StorageError as error:
             if not error.is_out_of_space:
                 raise
-            log.warning("no room to note how far the log is durable: %s", error)
+            self._say_once(_NOT_NOTED, error)
+        else:
+            self._unable.discard(_NOT_NOTED)
 
     def _prepare(self) -> None:
         try:
             self._store.prepare_next_segment()
         except StorageError as error:
-            log.warning("cannot create the next commitlog file ahead of need: %s", error)
+            self._say_once(_NOT_PREPARED, error)
+        else:
+            self._unable.discard(_NOT_PREPARED)
+
+    def _say_once(self, what: str, error: StorageError) -> None:
+        """Until it can be done: it is tried behind each sync."""
+        if what not in self._unable:
+            self._unable.add(what)
+            log.warning("%s: %s", what, error)
 
     # -- on the loop -------------------------------------------------------------------------------------------------------
 
