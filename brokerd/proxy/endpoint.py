@@ -25,6 +25,7 @@ from remoting.record.hosts import pack_host
 from remoting.settings import setting
 from remoting.transport import tls
 from remoting.transport.carrying import nothing
+from remoting.transport.refusals import Refusals
 from remoting.transport.tls import DISABLED, PERMISSIVE, TlsSettings, tls_server
 from remoting.transport.waiting import MOST_STRANGERS, Waiting
 from remoting.transport.watch import UnfinishedSettings, Watch
@@ -138,6 +139,7 @@ class GrpcEndpoint:
         self.connections: set[GrpcProtocol] = set()
         self.catch_up: Callable[[], None] = nothing  # called before anything is read: see `connection.Intake`
         self._strangers = Waiting(MOST_STRANGERS)
+        self._refusals = Refusals(log, "gRPC connections")
 
     @property
     def port(self) -> int:
@@ -194,7 +196,7 @@ class GrpcEndpoint:
     def opened(self, connection: GrpcProtocol) -> bool:
         """Count a connection in; False when there are too many."""
         if len(self.connections) >= self.settings.max_connections and not self._strangers.make_room():
-            log.warning("refusing %s: %d gRPC connections are open already", connection.address, len(self.connections))
+            self._refusals.note(connection.address, len(self.connections))
             return False
         self.connections.add(connection)
         if self.intake.user_of is not None:

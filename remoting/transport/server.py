@@ -15,6 +15,7 @@ from remoting.errors import LogboomError, SettingsError
 from remoting.frame import Command
 from remoting.transport.connection import Handler, Intake, RemotingConnection
 from remoting.transport.limits import ConnectionLimits
+from remoting.transport.refusals import Refusals
 from remoting.transport.taking import BufferTaker
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import ENFORCING, TlsServer, TlsSettings, accepting
@@ -73,6 +74,7 @@ class RemotingServer:
         self._taker = taker
         self._slow: dict[RemotingConnection, None] = {}  # in the order in which they became so
         self._strangers = Waiting(MOST_STRANGERS)
+        self._refusals = Refusals(log, "connections")
         self._on_closed = closed
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -138,7 +140,7 @@ class RemotingServer:
 
     def _connection_opened(self, connection: RemotingConnection) -> None:
         if len(self.connections) >= self._limits.max_connections and not self._strangers.make_room():
-            log.warning("refusing %s: %d connections are open already", connection.peer, len(self.connections))
+            self._refusals.note(connection.peer, len(self.connections))
             connection.abort()
         self.connections.add(connection)
         if connection.is_stranger:

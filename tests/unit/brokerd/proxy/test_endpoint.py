@@ -132,12 +132,13 @@ async def test_every_silent_connection_is_dropped_however_many_there_are(monkeyp
             writer.close()
 
 
-async def test_connections_are_counted() -> None:
+async def test_connections_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(max_connections=2) as proxy:
         clients = [await RawClient.connect(proxy.endpoint.port) for _ in range(2)]
         assert [await heartbeat(client) for client in clients] == [Code.OK] * 2
         third = await RawClient.connect(proxy.endpoint.port)
         await third.closed()
+        assert "2 gRPC connections are open already" in caplog.text
         await clients[0].close()
         await until("one connection", lambda: len(proxy.endpoint.connections) == 1)
         fourth = await RawClient.connect(proxy.endpoint.port)
