@@ -294,6 +294,11 @@ class RemotingConnection(asyncio.Protocol):
         if self._reading_paused:
             self._regulate_reading()
 
+    def give_up(self) -> None:
+        """The taker failed amid what was offered, of which some may be done: close, and take nothing of it again."""
+        self._incoming.take_offered()
+        self.abort()
+
     def pause_writing(self) -> None:
         self._write_paused = True
         self._regulate_reading()

@@ -29,6 +29,7 @@ from remoting.transport.carrying import nothing
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.taking import MOST_TAKEN
 
+_Waiting = tuple[RemotingConnection, Sequence[Command] | None]  # None: what it offers
 _Part = tuple[RemotingConnection, Taken]
 _Ended = tuple[
     RemotingConnection, int, int
@@ -58,7 +59,7 @@ class SendProcessor:
         self._new_answers = partial(_Answers, carrier)
         self._admission: Admission | None = None
         self._lending: SendLending | None = None
-        self._waiting: list[tuple[RemotingConnection, Sequence[Command] | None]] = []  # None: what it offers
+        self._waiting: list[_Waiting] = []
         self._has_decoded = False  # among them
 
     def admit_by(self, admission: Admission) -> None:
@@ -121,6 +122,15 @@ class SendProcessor:
         if not waiting:  # somebody had it taken already
             return
         has_decoded, self._has_decoded = self._has_decoded, False
+        try:
+            self._take(waiting, has_decoded)
+        except Exception:
+            for connection, _ in waiting:
+                connection.give_up()
+            raise
+
+    def _take(self, waiting: Sequence[_Waiting], has_decoded: bool) -> None:
+        """What was sent in a turn, among which something is decoded, or nothing."""
         turn = self._turns.begin(self._new_answers)
         if self._admission is not None:
             self._admission.begin_turn()
@@ -171,9 +181,7 @@ class SendProcessor:
         offers += map(_Offer, connections[first:], buffers[first:])
         return offers
 
-    def _take_in_order(
-        self, turn: SendTurn[_Answers], waiting: Sequence[tuple[RemotingConnection, Sequence[Command] | None]]
-    ) -> list[_Offer]:
+    def _take_in_order(self, turn: SendTurn[_Answers], waiting: Sequence[_Waiting]) -> list[_Offer]:
         """Have taken what is offered and what was decoded, each in its turn; returns the offers."""
         offers: list[_Offer] = []
         taken = 0  # of the offers

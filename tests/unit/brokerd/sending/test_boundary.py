@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from brokerd.processors.sending import send
 from brokerd.sending.boundary import Stop
+from brokerd.sending.counters import Counters
 from brokerd.store.put_status import PutStatus
 from remoting import codes, frame
 from remoting.disk import Bytes
@@ -45,6 +46,7 @@ class Transport:
     def __init__(self) -> None:
         self.written = bytearray()
         self.is_reading = True
+        self.is_aborted = False
 
     def set_write_buffer_limits(self, _high: int, _low: int) -> None: ...
 
@@ -58,7 +60,13 @@ class Transport:
         self.written += b"".join(parts)
 
     def is_closing(self) -> bool:
-        return False
+        return self.is_aborted
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def pause_reading(self) -> None:
         self.is_reading = False
@@ -303,6 +311,35 @@ async def test_a_refusing_disk_answers_all_whose_sends_were_laid_out_together(
         [answer] = peer.transport.answers()
         assert (answer.opaque, answer.code) == (opaque, codes.SERVICE_NOT_AVAILABLE)
         assert peer.connection._in_flight == 0
+
+
+@pytest.mark.parametrize("peer_count", [1, 6])
+async def test_after_a_failure_amid_a_turn_nothing_of_it_is_taken_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, peer_count: int
+) -> None:
+    """What was sent may be in the log: whoever sent it asks anew, on another connection."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    peers = [Peer(broker) for _ in range(peer_count)]
+    for opaque, peer in enumerate(peers):
+        peer.connection.data_received(frame_of(opaque, "plain", b"body", 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(Counters, "stored", fail)
+        with pytest.raises(RuntimeError, match="nobody thought of this"):
+            broker.next_turn()
+    assert broker.store.queue_offsets.table == {("T", 1): peer_count}
+    assert all(peer.transport.is_aborted for peer in peers)
+    for peer in peers:
+        peer.connection.connection_lost(None)
+    broker.next_turn()
+    assert broker.store.queue_offsets.table == {("T", 1): peer_count}, "it was taken once more"
+    late = Peer(broker)
+    late.connection.data_received(frame_of(1, "plain", b"body", 1))
+    broker.next_turn()
+    broker.acknowledger.complete()
+    assert [answer.code for answer in late.transport.answers()] == [codes.SUCCESS]
 
 
 def test_the_kernel_tells_where_it_stopped_and_why() -> None:
