@@ -180,6 +180,7 @@ def build_processors(parts: Parts) -> Processors:
         core.tiers.cold.listeners += [pull.fetched, bulk.wake]
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
+    replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(bulk.answer_all))
     replica.add_role_listener(lambda _role, _epoch: parts.locks.clear())
     replica.add_hand_over_listener(partial(_record_offsets, pull, metadata))
     # what pulls are checked against

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
+from remoting.errors import RequestError
+from remoting.tier.names import Kind
 from tests.support.cluster import Cluster, eventually
 from tests.support.cold_reading import (
     FILLER,
@@ -73,6 +76,13 @@ def sent(cluster: Cluster, topic: str, first: int = 0) -> list[Read]:
     return expected
 
 
+def cache_misses(cluster: Cluster, address: str) -> int:
+    """How often somebody had to wait for the tier."""
+    tier = cluster.admin.broker_state(address).tier
+    assert tier is not None
+    return tier.cache_misses
+
+
 def test_everybody_reads_what_is_in_the_tier_only(cluster: Cluster) -> None:
     make_topic(cluster, "Remoting", QUEUES)
     make_topic(cluster, "Grpc", QUEUES)
@@ -128,6 +138,34 @@ def test_a_master_that_is_killed_takes_nothing_with_it(cluster: Cluster) -> None
     make_cold(cluster)
     assert sorted(by_pull(cluster, "Killed", QUEUES)) == sorted(expected)
     assert sorted(by_bulk(cluster, "Killed")) == sorted(expected)
+
+
+def test_who_waits_for_the_tier_when_the_broker_stops_is_answered(cluster: Cluster, tiered: Tiered) -> None:
+    make_topic(cluster, "Stops", QUEUES)
+    sent(cluster, "Stops")
+    make_cold(cluster)
+    hanging = [path for path in tiered.objects_of("Stops") if path.parent.name == Kind.ENTRIES.value]
+    for path in hanging:
+        path.rename(path.with_name("aside"))
+        os.mkfifo(path)  # whoever opens it waits for somebody who writes
+    address = cluster.broker_addresses[cluster.master()]
+    missed = cache_misses(cluster, address)
+    wanted = {"consumerGroup": "TOOLS_CONSUMER", "topic": "Stops", "queueOffset": "0", "maxMsgNums": "32"}
+    pull = {"sysFlag": "4", "subscription": "*", "commitOffset": "0", "subVersion": "0", "suspendTimeoutMillis": "0"}
+    with (
+        SocketConnection(address, identity=cluster.identity) as bulk,
+        SocketConnection(address, identity=cluster.identity) as pulls,
+    ):
+        bulk.ask(codes.BULK_READ, wanted | {"queueId": "0", "maxMsgBytes": "100000"})
+        pulls.ask(codes.PULL_MESSAGE, wanted | pull | {"queueId": "1"})
+        eventually("both wait", lambda: cache_misses(cluster, address) == missed + 2)
+        assert cluster.brokers[cluster.master()].terminate() == 0
+        with pytest.raises(RequestError) as told:
+            bulk.answer()
+        assert told.value.code == codes.SYSTEM_BUSY
+        assert pulls.answer(accept=(codes.PULL_RETRY_IMMEDIATELY,)).ext["nextBeginOffset"] == "0"
+    for path in hanging:
+        path.with_name("aside").rename(path)
 
 
 def test_a_topic_that_was_deleted_is_not_there_again(cluster: Cluster) -> None:

@@ -101,6 +101,11 @@ class BulkProcessor:
     def connection_closed(self, connection: object) -> None:
         self._parked.cancel_all(connection)
 
+    def answer_all(self) -> None:
+        """The role changed, or the broker stops: let everybody ask again."""
+        for waiter in self._polling.take_all():
+            self._timed_out(waiter)
+
     # ---- answering
 
     def _try_again(self, waiters: Sequence[Waiter[_Bulk]]) -> int:

@@ -120,6 +120,27 @@ def test_whose_time_is_over_is_told_to_ask_again_and_nothing_is_read_for_it(cold
     assert cold.broker.counters.out_messages == given
 
 
+@pytest.mark.parametrize("code", [codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE, codes.BULK_READ])
+def test_who_waits_for_the_tier_when_the_role_changes_or_the_broker_stops_is_told_to_ask_again(
+    cold: Cold, code: int
+) -> None:
+    waits, in_line = Peer(), Peer()
+    cold.broker.log.coming.add(("t", 0))
+    for peer in (waits, in_line):
+        cold.ask(peer, code, offset=7)
+        cold.broker.turns.run(50)
+    cold.serve_others()
+    cold.line.charge(0.001)
+    cold.fetched()
+    cold.broker.turns.run(5)
+    assert (waits.answers, in_line.answers) == ({}, {}), "both stand in line"
+    cold.broker.pull.answer_all()
+    cold.broker.processors.bulk.answer_all()
+    told = codes.SYSTEM_BUSY if code == codes.BULK_READ else codes.PULL_RETRY_IMMEDIATELY
+    assert [only(peer).code for peer in (waits, in_line)] == [told, told]
+    cold.broker.turns.run(11_000)  # nobody is answered twice
+
+
 def test_who_is_past_the_tier_waits_for_new_messages_like_all_others(cold: Cold) -> None:
     peer = Peer()
     cold.broker.log.coming.add(("t", 0))
