@@ -114,6 +114,12 @@ def tier_families(tiers: TierService, store: MessageStore) -> list[Family]:
         *(_plain(name, "counter", help, getattr(state, name)) for name, help in _COUNTERS.items()),
         _plain("cache_bytes", "gauge", "messages of the tier in memory", state.cache_bytes),
         *_requests(objects),
+        _plain(
+            "forsaken_fetches",
+            "counter",
+            "fetches that waited for others until nobody waited for them, and were not made",
+            tiers.cold.forsaken if tiers.cold is not None else 0,
+        ),
         _plain("line_requests", "gauge", "requests that stand in line for messages of the tier", line.standing),
         Family("logboom_tier_line_wait_seconds", "histogram", "how long requests stood in that line").add(line.waits_s),
         _plain("line_used_seconds", "counter", "processor time of the event loop that they took", line.busy_s),

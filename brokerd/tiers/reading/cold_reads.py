@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from brokerd.store.cold import ColdMiss, ColdRead
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 _FITTING: Final = 15, 16  # of such a part, so that messages a bit longer than others on average make no second one
 _ERROR_S: Final = 1.0
 _CACHE_PART: Final = 4  # of the cache, at most, for one fetch
+_TOLD_AT_ONCE: Final = 64  # queues
 _AHEAD: Final = 2  # the next window is fetched when so much of this part of the last one is read
 
 Segments = Callable[[Queue], QueueSegments]
@@ -56,7 +58,8 @@ class ColdReads:
     """`store.store_reads.Cold`. `listeners` hear of queues in which more can be read than a moment ago, or never will.
 
     `first_astray` checks what was fetched, as `record_checks.first_astray` does; `counted` has the time counted that a fetch
-    takes of the event loop, and `ahead` is how much is fetched now.
+    takes of the event loop, and `ahead` is how much is fetched now. `forsaken` counts fetches that waited for others until nobody
+    waited for them any more, and were not made.
     """
 
     def __init__(
@@ -78,10 +81,11 @@ class ColdReads:
         self._loop = loop
         self._windows = Windows()
         self.cache = Cache(cache_bytes, self._dropped)
-        self.hits = self.misses = self.messages_out = 0
+        self.hits = self.misses = self.messages_out = self.forsaken = 0
         self._in_flight = in_flight
         self._fetching: dict[Wanted, int] = {}  # up to which offset
         self._line = FetchLine()
+        self._forsaken: dict[Queue, None] = {}  # of which somebody has to be told so
         self._errors: dict[Wanted, ObjectStoreError] = {}
         self._callbacks: dict[Wanted, dict[Callable[[], None], None]] = {}
         self._places = Places(self._record)
@@ -235,19 +239,48 @@ class ColdReads:
             )
         if wanted in self._fetching:
             return self._fetching[wanted]
-        standing_end = self._line.end_of(wanted)
+        standing_end = self._line.ask(wanted, self._loop.scheduler.time())
         if standing_end is not None:
             return standing_end
         room = min(self.ahead().most_bytes, self.cache.max_bytes // _CACHE_PART)
         count = min(window, max(LEAST, room * segment.messages // max(1, segment.message_bytes)))
         end = self.cache.room_behind(queue, first, min(end, first + count))
-        self._line.add(wanted, end, segment)
+        self._line.add(wanted, end, segment, self._loop.scheduler.time())
         self._go_on()
         return end
 
     def _go_on(self) -> None:
+        now_s = self._loop.scheduler.time()
         while self._line and len(self._fetching) < self._in_flight:
-            self._begin(*self._line.take())
+            standing = self._line.take()
+            if standing.is_forsaken(now_s):
+                self._forsake(standing.wanted)
+            else:
+                self._begin(standing.wanted, standing.end, standing.segment)
+
+    def _forsake(self, wanted: Wanted) -> None:
+        """It is not fetched. Who still waits for it after all is told, and asks again."""
+        self.forsaken += 1
+        if not self._forsaken:
+            self._loop.scheduler.call_soon(self._tell_forsaken)
+        self._forsaken[wanted.queue] = None
+        self._call_back(wanted)
+
+    def _tell_forsaken(self) -> None:
+        """Of some queues in each turn of the loop."""
+        for queue in list(islice(self._forsaken, _TOLD_AT_ONCE)):
+            del self._forsaken[queue]
+            self._tell(queue)
+        if self._forsaken:
+            self._loop.scheduler.call_soon(self._tell_forsaken)
+
+    def _tell(self, queue: Queue) -> None:
+        for listener in self.listeners:
+            listener(*queue)
+
+    def _call_back(self, wanted: Wanted) -> None:
+        for callback in self._callbacks.pop(wanted, ()):
+            self._loop.scheduler.call_soon(callback)
 
     def _begin(self, wanted: Wanted, end: int, segment: Segment, entries: bytes = b"") -> None:
         self._fetching[wanted] = end
@@ -291,10 +324,8 @@ class ColdReads:
         finally:
             self._fetching.pop(wanted, None)
             self._go_on()
-            for listener in self.listeners:
-                listener(*queue)
-            for callback in self._callbacks.pop(wanted, ()):
-                self._loop.scheduler.call_soon(callback)
+            self._tell(queue)
+            self._call_back(wanted)
 
     async def _bring(self, wanted: Wanted, end: int, segment: Segment, entries: bytes) -> None:
         """Fetch it to the cache. What is not there any more may have been merged, so look again once. Raises ObjectStoreError."""

@@ -1,7 +1,8 @@
 """Fetches from the tier that wait until others end (pure).
 
-Whoever asked may have gone when it is a fetch's turn, and a store that hangs has no turns for as long; so how many stand here is
-bounded, of each queue and of all. Queues take turns: who asks for many places of one makes readers of others wait for one fetch.
+A store that hangs has no turns for anybody, so how many stand here is bounded, of each queue and of all; and whoever asked may
+have gone when it is a fetch's turn, so one that nobody asked for of late is forsaken. Queues take turns: who asks for many places
+of one makes readers of others wait for one fetch.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from remoting.tier.segments import Segment
 
 MOST: Final = 4096  # a few seconds of a store that answers
 MOST_OF_QUEUE: Final = 512
+# No pull waits longer before it is answered, and asks again if it is still there; who waits longer looks again when he is told.
+ASKED_S: Final = 25.0
 
 
 class Wanted(NamedTuple):
@@ -26,11 +29,16 @@ class Wanted(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """A fetch: up to which offset, and of what."""
+    """A fetch: up to which offset, and of what. `asked_s` is when somebody asked for it last."""
 
     wanted: Wanted
     end: int
     segment: Segment
+    asked_s: float
+
+    def is_forsaken(self, now_s: float) -> bool:
+        """Whether nobody can be waiting for it who would not ask again when he is told."""
+        return now_s - self.asked_s > ASKED_S
 
 
 class FetchLine:
@@ -43,13 +51,16 @@ class FetchLine:
     def __len__(self) -> int:
         return self._count
 
-    def end_of(self, wanted: Wanted) -> int | None:
-        """Up to where a fetch that stands here goes; None when none does."""
+    def ask(self, wanted: Wanted, now_s: float) -> int | None:
+        """Somebody wants it: up to where a fetch that stands here goes, in its place; None when none does."""
         of_queue = self._queues.get(wanted.queue)
         standing = None if of_queue is None else of_queue.get(wanted)
-        return None if standing is None else standing.end
+        if of_queue is None or standing is None:
+            return None
+        of_queue[wanted] = standing._replace(asked_s=now_s)
+        return standing.end
 
-    def add(self, wanted: Wanted, end: int, segment: Segment) -> None:
+    def add(self, wanted: Wanted, end: int, segment: Segment, now_s: float) -> None:
         """One that does not stand here. Raises RequestError when there is no room."""
         of_queue = self._queues.get(wanted.queue)
         if self._count >= MOST:
@@ -58,7 +69,7 @@ class FetchLine:
             of_queue = self._queues[wanted.queue] = OrderedDict()
         elif len(of_queue) >= MOST_OF_QUEUE:
             raise _full(MOST_OF_QUEUE, f" for queue {wanted.queue.queue_id} of {wanted.queue.topic}")
-        of_queue[wanted] = Standing(wanted, end, segment)
+        of_queue[wanted] = Standing(wanted, end, segment, now_s)
         self._count += 1
 
     def take(self) -> Standing:

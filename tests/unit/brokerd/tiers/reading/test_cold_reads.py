@@ -9,7 +9,8 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from brokerd.store.cold import ColdMiss
 from brokerd.store.log.record_checks import first_astray
 from brokerd.store.unit import UNIT
 from brokerd.tiers.objects.interface import Read
-from brokerd.tiers.reading import fetch_line
+from brokerd.tiers.reading import cold_reads, fetch_line
 from brokerd.tiers.reading.cold_reads import Ahead, ColdReads
 from brokerd.tiers.upload.uploader import Loop
 from remoting import codes
@@ -56,6 +57,7 @@ class Reader:
         self.asked: list[tuple[int, int]] = []  # of messages whose entries were asked for: the first one, and how many
         self.lengths: list[int] = []  # of message bytes that were asked for
         self.tasks: list[asyncio.Task[None]] = []
+        self.now_s = 0.0
 
     def change(self, name: str, at: int, content: bytes) -> None:
         whole = bytearray(self.files.read(name))
@@ -88,7 +90,8 @@ class Reader:
 
         aside = HelperThreads(1, "helper").run
         wall_ms = lambda: time.time_ns() // 1_000_000  # noqa: E731
-        around: Any = Loop(loop, spawn, asyncio.sleep, wall_ms, aside, Clocks(time.perf_counter, time.thread_time))  # type: ignore[arg-type]
+        scheduler: Any = SimpleNamespace(time=lambda: self.now_s, call_soon=loop.call_soon, call_later=loop.call_later)
+        around: Any = Loop(scheduler, spawn, asyncio.sleep, wall_ms, aside, Clocks(time.perf_counter, time.thread_time))  # type: ignore[arg-type]
         objects: Any = self
         contents = self.files.contents.queues
         return ColdReads(objects, contents.__getitem__, around, cache_bytes, IN_FLIGHT, self.first_astray)
@@ -194,6 +197,52 @@ async def test_while_the_store_hangs_so_many_wait_and_who_comes_later_is_told_to
     await reader.fetched()
     found = [cold.read(*QUEUE, begin, MESSAGES, 32, 1 << 30, None).records for begin in (*begins, begins.stop)]
     assert [list(each) for each in found] == [reader.records[begin : begin + 32] for begin in (*begins, begins.stop)]
+
+
+async def test_what_nobody_waits_for_any_more_when_its_turn_comes_is_not_fetched() -> None:
+    reader, told, called = Reader(), list[tuple[str, int]](), list[int]()
+    cold = reader.cold()
+    cold.listeners.append(lambda *queue: told.append(queue))
+    begins = [40 * number for number in range(IN_FLIGHT + 3)]
+    for begin in begins:
+        assert cold.read(*QUEUE, begin, MESSAGES, 32, 1 << 30, None).is_coming
+    with pytest.raises(ColdMiss) as caught:
+        cold.record(*QUEUE, begins[-1])
+    caught.value.when_fetched(lambda: called.append(begins[-1]))
+    reader.now_s = fetch_line.ASKED_S / 2
+    assert cold.read(*QUEUE, begins[-2], MESSAGES, 32, 1 << 30, None).is_coming, "somebody is there still"
+    reader.now_s = fetch_line.ASKED_S + 1
+    await reader.fetched()
+    await asyncio.sleep(0)
+    assert [first for first, _ in reader.asked] == [*begins[:IN_FLIGHT], begins[-2]]
+    assert cold.forsaken == 2
+    assert len(told) - (IN_FLIGHT + 1) in (1, 2), "and of those who were forsaken: who waits all the same asks again"
+    assert called == [begins[-1]]
+    assert cold.read(*QUEUE, begins[-1], MESSAGES, 32, 1 << 30, None).is_coming
+    await reader.fetched()
+    found = cold.read(*QUEUE, begins[-1], MESSAGES, 32, 1 << 30, None).records
+    assert list(found) == reader.records[begins[-1] : begins[-1] + 32]
+
+
+async def test_of_many_queues_that_are_forsaken_some_are_told_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_reads, "_TOLD_AT_ONCE", 2)
+    reader, told = Reader(), list[tuple[str, int]]()
+    queues = [Queue("Orders", number) for number in range(9)]
+    for queue in queues[1:]:
+        reader.files.commit(queue, 0, [untidy(*queue, number, number) for number in range(3)])
+    cold = reader.cold()
+    for queue in (*[QUEUE] * IN_FLIGHT, *queues[1:]):
+        offset = 40 * len(reader.tasks) if queue == QUEUE else 0
+        assert cold.read(*queue, offset, MESSAGES, 32, 1 << 30, None).is_coming
+    reader.now_s = fetch_line.ASKED_S + 1
+    cold.listeners.append(lambda *queue: told.append(queue) if queue != QUEUE else None)
+    seen = [0]
+    while not all(task.done() for task in reader.tasks) or len(seen) < 100:
+        await asyncio.sleep(0)
+        seen.append(len(told))
+    assert cold.forsaken == 8
+    assert max(later - before for before, later in pairwise(seen)) == 2
+    assert sorted(told) == queues[1:]
 
 
 async def test_who_does_not_wait_for_a_message_any_more_is_forgotten() -> None:
