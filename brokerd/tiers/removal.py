@@ -8,6 +8,7 @@ higher epoch must not be there: what that one's contents name is not ours to rem
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol
@@ -72,7 +73,8 @@ class Removal:
         self._commits = commits
         self._loop = loop
         self._going: list[Going] = []
-        self._held: set[str] = set()  # of what is taken out by a commit that is not acknowledged yet
+        # Of what is taken out by commits that are not acknowledged yet, by how many: a topic may be deleted while it expires
+        self._held: Counter[str] = Counter()
         self.sweeps = True
         self._is_busy = self._is_in_trouble = self._stopped = False
         self._next_sweep_ms = loop.wall_ms() + DELAY_MS
@@ -87,12 +89,16 @@ class Removal:
         self._held.update(names)
 
     def release(self, names: Sequence[str]) -> None:
-        """Nothing came of it: they stay."""
-        self._held.difference_update(names)
+        """Nothing came of it: they stay, unless something else takes them out."""
+        for name in names:
+            if self._held[name] > 1:
+                self._held[name] -= 1
+            else:
+                del self._held[name]
 
     def add(self, names: Sequence[str]) -> None:
         """Nothing of the contents names them any more."""
-        self._held.difference_update(names)
+        self.release(names)
         now_ms = self._loop.wall_ms()
         self._follow_clock(now_ms)
         self._going += [Going(now_ms + DELAY_MS, name) for name in names]
@@ -181,7 +187,7 @@ class Removal:
 
     async def _nameless(self, names: Sequence[str]) -> list[str]:
         """Those that no segment, no timers and not the index have, nor had a moment ago nor is about to have."""
-        going = self._held.union(each.name for each in self._going)
+        going = self._held.keys() | {each.name for each in self._going}
         parsed = [(name, found) for name in names if (found := parse_object_name(name)) is not None]
         nameless = [name for name in names if is_clock_name(name)]
         of_index = [(name, key) for name in names if (key := parse_index_name(name)) is not None]

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
+import pytest
+
 from brokerd.store.draft import Draft
-from brokerd.tiers.removal import DELAY_MS, SWEEP_MS
-from remoting.tier.contents import Queue
+from brokerd.tiers.removal import DELAY_MS, SWEEP_MS, Removal
+from remoting.tier.contents import Queue, TierContents
+from remoting.tier.segments import Segment
+from tests.support.tiers import FaultyObjects, Steps, Stored
+from tests.support.turns import Turns
 from tests.unit.brokerd.tiers.world import HOST, HOUR_MS, World
 
 QUEUE = Queue("Orders", 0)
@@ -34,3 +42,70 @@ def test_a_clock_that_was_ahead_and_is_set_back_puts_off_nothing() -> None:
     world.turns.run(A_WHILE_MS)
     assert of_the_dead not in world.stored.objects
     assert {*used.names(*QUEUE)} <= world.stored.objects.keys()
+
+
+class Owner:
+    """Names nothing, and owns the tier."""
+
+    epoch = 1
+
+    def __init__(self) -> None:
+        self.contents = TierContents()
+
+    def next_number(self) -> int:
+        return 7
+
+    def is_stowed(self, _epoch: int, _number: int) -> bool:
+        return False
+
+
+class Commits:
+    def is_on_its_way(self, *_: object) -> bool:
+        return False
+
+
+def test_what_two_changes_take_out_stays_until_both_are_over() -> None:
+    """A topic is deleted while some of it is being merged: when nothing comes of one, the other is not acknowledged yet."""
+    turns, stored = Turns(), Stored()
+    steps, owner, commits = Steps(turns), Owner(), Commits()
+    segment = Segment(0, 1, 0, 9, 9, 1, 1, 9, 1, 3, 0, 0)
+    names = segment.names(*QUEUE)
+    for name in names:
+        stored.put(name, b"", turns.wall_ms() - 2 * HOUR_MS)
+    unlucky: Any = owner, commits
+    removal = Removal(FaultyObjects(stored, steps, turns, Random(1)), *unlucky, steps.loop())
+    for _ in range(2):
+        removal.hold(names)
+    removal.release(names)
+    sweep(removal, turns)
+    assert stored.objects.keys() == {*names}, "a log that is cut at this moment names them"
+    removal.add(names)
+    sweep(removal, turns)
+    assert not stored.objects
+
+
+@pytest.mark.parametrize("ends", ["release", "add"])
+def test_what_nothing_takes_out_any_more_is_swept_when_nobody_names_it(ends: str) -> None:
+    turns, stored = Turns(), Stored()
+    steps, owner, commits = Steps(turns), Owner(), Commits()
+    names = Segment(0, 1, 0, 9, 9, 1, 1, 9, 1, 3, 0, 0).names(*QUEUE)
+    for name in names:
+        stored.put(name, b"", turns.wall_ms() - 2 * HOUR_MS)
+    unlucky: Any = owner, commits
+    removal = Removal(FaultyObjects(stored, steps, turns, Random(1)), *unlucky, steps.loop())
+    for _ in range(2):
+        removal.hold(names)
+        removal.release(names)
+    if ends == "add":
+        removal.add(names)
+        assert removal.waiting == 2
+    sweep(removal, turns)
+    assert not stored.objects
+
+
+def sweep(removal: Removal, turns: Turns) -> None:
+    """Whatever is due in a day."""
+    for _ in range(2):
+        turns.run(SWEEP_MS)
+        removal.tend(turns.wall_ms())
+        turns.run(60_000)
