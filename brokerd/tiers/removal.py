@@ -1,9 +1,10 @@
 """Objects that leave the tier: what a commit took out, some minutes later, and what nobody names, found by a sweep (shell).
 
 A sweep walks over all objects of the broker group, a page at a time, soon after the tier was opened and then once a day. It
-removes what no segment names, such as what dead masters and puts of unknown outcome left behind. An object has to be older than
-an hour by the store's own clock, which is read off an object that is put for that. Before anything is removed, somebody with a
-higher epoch must not be there: what that one's contents name is not ours to remove.
+removes what no segment names, such as what dead masters and puts of unknown outcome left behind, and in a directory the files
+that they did not write to their ends. An object has to be older than an hour by the store's own clock, which is read off an
+object that is put for that. Before anything is removed, somebody with a higher epoch must not be there: what that one's contents
+name is not ours to remove.
 """
 
 from __future__ import annotations
@@ -173,6 +174,7 @@ class Removal:
                 if await self._remove(names[start : start + _REMOVED_AT_ONCE]):
                     self.swept += len(names[start : start + _REMOVED_AT_ONCE])
             if len(page) < _PAGE:
+                self.swept += await self._objects.remove_unfinished(now_ms - YOUNG_MS)
                 return
             after = page[-1].name
             await self._loop.pause(_PAUSE_S)

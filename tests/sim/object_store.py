@@ -244,6 +244,10 @@ class SimObjects:
         node, by = self._node, self._broker.name
         await self._ask("remove", lambda: node.remove(by, names))
 
+    async def remove_unfinished(self, before_ms: int) -> int:
+        """A put is there as a whole or not at all."""
+        return 0
+
     async def close(self) -> None: ...
 
     async def _ask(self, what: str, carry_out: Callable[[], Any]) -> Any:

@@ -67,6 +67,7 @@ class Stored:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.times: dict[str, int] = {}
+        self.unfinished: dict[str, int] = {}  # what somebody began to put, and when: it is nowhere listed
         self.puts: list[str] = []
         self.appends = 0
         self.skew_ms = 0
@@ -185,6 +186,13 @@ class FaultyObjects:
         await self._request()
         self.stored.remove(names)
         await self._answer()
+
+    async def remove_unfinished(self, before_ms: int) -> int:
+        await self._request()
+        gone = [name for name, written_ms in self.stored.unfinished.items() if written_ms < before_ms]
+        for name in gone:
+            del self.stored.unfinished[name]
+        return len(gone)
 
     async def close(self) -> None: ...
 

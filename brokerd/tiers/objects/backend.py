@@ -182,6 +182,14 @@ class Backend:
         except Exception as error:
             raise translated(error, f"remove {len(names)} objects") from error
 
+    async def remove_unfinished(self, before_ms: int) -> int:
+        if self._files is None:
+            return 0
+        try:
+            return await self._files.in_thread(self._files.remove_unfinished, self._directory, before_ms)
+        except OSError as error:
+            raise translated(error, "remove what was begun and not ended") from error
+
     async def close(self) -> None:
         """The library keeps no connection of which it would have to be told, and threads of a directory end with it."""
 

@@ -108,6 +108,10 @@ class Counted:
         with self._request("remove"):
             await self._objects.remove(names)
 
+    async def remove_unfinished(self, before_ms: int) -> int:
+        with self._request("remove"):
+            return await self._objects.remove_unfinished(before_ms)
+
     async def close(self) -> None:
         await self._objects.close()
 

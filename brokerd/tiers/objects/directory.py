@@ -11,6 +11,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,6 +32,8 @@ _READ_DIRECTLY: Final = range(512 * 1024, 4 << 20)  # shorter ones are not, and 
 _WRITE_BYTES: Final = 4 << 20  # in one call
 _DRAFT_BITS: Final = 62
 _THREADS: Final = 32  # they wait for the disk
+# So the library calls a file that is being written, too, and it lists none of them
+_UNFINISHED: Final = re.compile(r"#\d+$")
 
 
 class DirectoryFiles:
@@ -64,9 +67,22 @@ class DirectoryFiles:
         """Have one of the threads do it. Raises what it raises."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
+    def remove_unfinished(self, directory: str, before_ms: int) -> int:
+        """Files below a directory that were never given a name, as who wrote them was killed: nobody lists them. Those that were
+        written to last before that time; how many. For these threads. Raises OSError."""
+        removed = 0
+        for parent, _, names in os.walk(self._root / directory):
+            for name in filter(_UNFINISHED.search, names):
+                path = os.path.join(parent, name)
+                with suppress(FileNotFoundError):  # its writer is alive, and done now
+                    if os.stat(path).st_mtime_ns // 1_000_000 < before_ms:
+                        os.unlink(path)
+                        removed += 1
+        return removed
+
     def _put(self, name: str, pieces: Sequence[Bytes]) -> None:
         path = self._root / name
-        # the library takes a name that ends so for a file that is being written
+        # one of `_UNFINISHED`
         draft = path.with_name(f"draft#{secrets.randbits(_DRAFT_BITS)}")
         descriptor = self._create(draft)
         try:

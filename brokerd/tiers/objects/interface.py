@@ -91,4 +91,8 @@ class ObjectStore(Protocol):
     async def remove(self, names: Sequence[str]) -> None:
         """What is not there counts as removed."""
 
+    async def remove_unfinished(self, before_ms: int) -> int:
+        """Remove what was begun by who ended in the middle of it, and is no object: what was written to last before that time, by
+        the store's clock. How many; 0 where a store sees to that itself."""
+
     async def close(self) -> None: ...

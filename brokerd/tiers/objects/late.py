@@ -56,6 +56,9 @@ class LateBackend:
     async def remove(self, names: Sequence[str]) -> None:
         await self._opened().remove(names)
 
+    async def remove_unfinished(self, before_ms: int) -> int:
+        return await self._opened().remove_unfinished(before_ms)
+
     async def close(self) -> None:
         if self._store is not None:
             await self._store.close()

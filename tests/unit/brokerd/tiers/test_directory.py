@@ -8,13 +8,14 @@ import mmap
 import os
 import random
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from brokerd.tiers.objects.backend import Backend, open_backend
-from brokerd.tiers.objects.interface import AlreadyThere, NotThere, ObjectStoreError, Refused, Unknown
+from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
 from brokerd.tiers.settings import TierSettings
 from remoting.disk import Bytes
 
@@ -174,6 +175,43 @@ async def test_what_cannot_be_written_whole_is_not_there(
     with pytest.raises(Refused, match="make room there"):
         await store.put(NAME, b"abc")
     assert files_of(tmp_path) == []
+
+
+async def test_what_somebody_was_killed_over_is_removed_and_nothing_else(store: Backend, tmp_path: Path) -> None:
+    await store.put(NAME, b"abc")
+    directory = (tmp_path / "tier" / "c" / "broker-a" / NAME).parent
+    names = {"draft#77": 2, "object#1": 2, "draft#78": 4, "draft#": 2, "#7 object": 2, "object": 2}
+    for name, written_s in names.items():
+        (directory / name).write_bytes(b"abc")
+        os.utime(directory / name, (written_s, written_s))
+    elsewhere = tmp_path / "tier" / "c" / "broker-b" / "draft#1"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(b"")
+    os.utime(elsewhere, (2, 2))
+    assert await store.remove_unfinished(3000) == 2
+    assert {*files_of(tmp_path)} == names.keys() - {"draft#77", "object#1"} | {"draft#1"}
+    assert await store.get_all(NAME, 9) == b"abc"
+
+
+async def test_who_is_killed_while_the_library_writes_leaves_what_is_removed(store: Backend, tmp_path: Path) -> None:
+    kept, long = list[Path](), [bytes(1 << 20)] * 20
+
+    def keep() -> None:
+        kept.extend(tmp_path.rglob("*#*"))
+        for path in kept:
+            os.link(path, path.with_name(f"left-by-the-dead#{path.name.rpartition('#')[2]}"))
+
+    async def parts() -> AsyncIterator[bytes]:
+        for number, part in enumerate(long):
+            yield part
+            if number == 12:
+                keep()
+
+    await store.put_stream(NAME, parts())
+    assert kept, "the library writes to such a name"
+    assert await store.list("") == [Listed(NAME, 20 << 20, (await store.list(""))[0].modified_ms)]
+    assert await store.remove_unfinished(time.time_ns() // 1_000_000 + 1000) == len(kept)
+    assert files_of(tmp_path) == ["object"]
 
 
 async def test_a_name_that_may_be_lost_is_not_known_to_be_there(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brokerd.store.draft import Draft
-from brokerd.tiers.removal import DELAY_MS, SWEEP_MS, Removal
+from brokerd.tiers.removal import DELAY_MS, SWEEP_MS, YOUNG_MS, Removal
 from remoting.tier.contents import Queue, TierContents
 from remoting.tier.segments import Segment
 from tests.support.tiers import FaultyObjects, Steps, Stored
@@ -42,6 +42,16 @@ def test_a_clock_that_was_ahead_and_is_set_back_puts_off_nothing() -> None:
     world.turns.run(A_WHILE_MS)
     assert of_the_dead not in world.stored.objects
     assert {*used.names(*QUEUE)} <= world.stored.objects.keys()
+
+
+def test_what_somebody_was_killed_over_goes_with_a_sweep_and_what_is_being_written_stays() -> None:
+    world = World(1)
+    now_ms = world.turns.wall_ms() + world.stored.skew_ms
+    world.stored.unfinished = {"of the dead": now_ms - YOUNG_MS, "of who writes": now_ms + DELAY_MS}
+    world.turns.run(DELAY_MS + A_WHILE_MS)
+    assert world.stored.unfinished.keys() == {"of who writes"}
+    assert world.core.tiers.upkeep is not None
+    assert world.core.tiers.upkeep.removal.swept == 1
 
 
 class Owner:
