@@ -6,7 +6,8 @@ import asyncio
 import os
 import random
 import subprocess
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -18,6 +19,7 @@ from brokerd.tiers.objects.backend import Backend, open_backend
 from brokerd.tiers.objects.interface import AlreadyThere, NotThere, ObjectStore, ObjectStoreError, Refused
 from brokerd.tiers.settings import TierSettings
 from remoting.errors import SettingsError
+from remoting.tier.names import Kind, clock_name, manifest_name, object_name
 from tests.support.object_servers import PAGE_OBJECTS, S3Server, write_options
 from tests.support.small_disk import small_disk
 from tests.support.tiers import FaultyObjects, Steps, Stored
@@ -30,6 +32,7 @@ DIRECTORY = "c/broker-a"
 MANY = 5 * PAGE_OBJECTS // 2
 LARGE = 20_000_000
 LONG_MS = 1_000_000  # of a clock that is moved by hand
+FULL = r"it is full: make room there, or keep less with tiers\.reserved_time_ms"
 NAMES = ("%RETRY%g/0/a-1-1", "a|b/x", "with blank/é?#", "n" * 255 + "/0/a", "n" * 200)
 
 
@@ -291,11 +294,67 @@ def test_a_full_disk(tmp_path: Path, runner: asyncio.Runner) -> None:
     with small_disk(tmp_path / "disk", "size=64k"):
         store = Used(open_backend(TierSettings(url=f"file://{tmp_path}/disk"), DIRECTORY), runner)
         store.put("a", bytes(40_000))
-        with pytest.raises(Refused, match=r"it is full: make room there, or keep less with tiers\.reserved_time_ms"):
+        with pytest.raises(Refused, match=FULL):
             store.put("b", bytes(40_000))
         assert store.names("") == ["a"], "half an object is none"
         store.remove("a")
         store.put("b", bytes(40_000))
+
+
+def messages_name(number: int) -> str:
+    return object_name("T", 0, Kind.MESSAGES, number, 1, number)
+
+
+def test_messages_leave_room_for_what_says_which_of_them_go(tmp_path: Path, runner: asyncio.Runner) -> None:
+    """A directory that they filled to the last byte would stay full whatever is to be kept no longer: also that is put there."""
+    with small_disk(tmp_path / "disk", "size=8m"):
+        store = Used(open_backend(TierSettings(url=f"file://{tmp_path}/disk"), DIRECTORY), runner)
+        numbers = count()
+        for size in (100_000, 4096, 1):
+            with pytest.raises(Refused, match=FULL):
+                fill(store, numbers, size)
+        with pytest.raises(Refused, match=FULL):
+            store.append(messages_name(0), 100_000, bytes(4096))
+        with pytest.raises(Refused, match=FULL):
+            store.run(store.objects.put_stream(messages_name(9999), several(4096)))
+        with pytest.raises(Refused, match=FULL):
+            store.put("timers/0000000001-1-1", b"1")
+        for name in (manifest_name(1, 0), clock_name(1, 1), "state/1", "rmq_sys_INDEX/0/INDEX/1"):
+            store.put(name, bytes(20_000))
+        store.remove(messages_name(1), messages_name(2))
+        store.append(messages_name(0), 100_000, bytes(4096))
+
+
+def test_what_is_merged_leaves_that_room_too(tmp_path: Path, runner: asyncio.Runner) -> None:
+    disk = tmp_path / "disk"
+
+    async def parts(count: int, free: list[int]) -> AsyncIterator[bytes]:
+        for _ in range(count):
+            there = os.statvfs(disk)
+            free.append(there.f_bavail * there.f_frsize)
+            yield bytes(1 << 20)
+
+    with small_disk(disk, "size=64m"):
+        store = Used(open_backend(TierSettings(url=f"file://{disk}"), DIRECTORY), runner)
+        store.put(messages_name(1), bytes(10 << 20))
+        store.run(store.objects.put_stream(messages_name(2), parts(20, [])))
+        assert len(store.get(messages_name(2), 0, 20 << 20)) == 20 << 20
+        free: list[int] = []
+        with pytest.raises(Refused, match=FULL):
+            store.run(store.objects.put_stream(messages_name(3), parts(60, free)))
+        assert len(free) > 16, "it was on its way"
+        assert min(free) >= 1 << 20
+        assert {*store.names("T")} == {messages_name(1), messages_name(2)}
+
+
+def fill(store: Used, numbers: Iterator[int], size: int) -> None:
+    for number in numbers:
+        store.put(messages_name(number), bytes(size))
+
+
+async def several(*sizes: int) -> AsyncIterator[bytes]:
+    for size in sizes:
+        yield bytes(size)
 
 
 def test_a_disk_that_is_full_in_the_middle_of_an_append(tmp_path: Path, runner: asyncio.Runner) -> None:
@@ -303,7 +362,7 @@ def test_a_disk_that_is_full_in_the_middle_of_an_append(tmp_path: Path, runner: 
         store = Used(open_backend(TierSettings(url=f"file://{tmp_path}/disk"), DIRECTORY), runner)
         store.put("a", b"x" * 30_000)
         store.append("a", 30_000, b"y" * 10_000)
-        with pytest.raises(Refused, match=r"it is full: make room there, or keep less with tiers\.reserved_time_ms"):
+        with pytest.raises(Refused, match=FULL):
             store.append("a", 40_000, b"z" * 60_000)
         assert store.get("a", 0, 40_000) == b"x" * 30_000 + b"y" * 10_000
         with pytest.raises(AlreadyThere):

@@ -20,6 +20,7 @@ from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, Obje
 from brokerd.tiers.settings import TierSettings
 from remoting.disk import Bytes
 from remoting.tier.complaints import is_without_bucket
+from remoting.tier.names import STOWED, parse_object_name
 from remoting.tier.object_stores import StorePlace, open_store
 
 _PART_BYTES: Final = 4 << 20  # longer ranges are read in parts, side by side
@@ -71,6 +72,8 @@ class Backend:
             raise translated(error, f"store {name}") from error
 
     async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
+        if self._files is not None and _leaves_room(name):
+            parts = _while_there_is_room(self._files, name, parts)
         begin, size = [], 0
         async for part in parts:
             begin.append(part)
@@ -99,7 +102,7 @@ class Backend:
     async def append(self, name: str, at: int, content: Sequence[Bytes]) -> None:
         assert self._files is not None, "it cannot append"
         try:
-            await self._files.append(f"{self._directory}/{name}", at, content)
+            await self._files.append(f"{self._directory}/{name}", at, content, leaves_room=_leaves_room(name))
         except FileExistsError as error:
             raise AlreadyThere(f"could not append to {name}: {error}") from None
         except OSError as error:
@@ -202,7 +205,7 @@ def open_backend(settings: TierSettings, directory: str) -> Backend:
 
 async def _put_file(files: DirectoryFiles, path: str, name: str, pieces: Sequence[Bytes]) -> None:
     try:
-        await files.put(path, pieces)
+        await files.put(path, pieces, leaves_room=_leaves_room(name))
     except FileExistsError:
         raise AlreadyThere(f"the object store has that already: could not store {name}") from None
     except FileNotFoundError as error:
@@ -210,6 +213,23 @@ async def _put_file(files: DirectoryFiles, path: str, name: str, pieces: Sequenc
     except OSError as error:
         raise translated(error, f"store {name}") from error
     await _make_names_durable(files, path, name)
+
+
+def _leaves_room(name: str) -> bool:
+    """Whether it is of messages, and not what says which of them are there."""
+    return parse_object_name(name) is not None or name.startswith(STOWED)
+
+
+async def _while_there_is_room(files: DirectoryFiles, name: str, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The parts of a long object, as far as they leave room. Raises ObjectStoreError."""
+    given = 0
+    async for part in parts:
+        given += len(part)
+        try:  # so much at most may not be in the file yet
+            await files.in_thread(files.require_room, min(given, _STREAM_PARTS * _STREAM_PART_BYTES))
+        except OSError as error:
+            raise translated(error, f"store {name}") from error
+        yield part
 
 
 async def _make_names_durable(files: DirectoryFiles, path: str, name: str) -> None:

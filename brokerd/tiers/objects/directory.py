@@ -32,6 +32,11 @@ _READ_DIRECTLY: Final = range(512 * 1024, 4 << 20)  # shorter ones are not, and 
 _WRITE_BYTES: Final = 4 << 20  # in one call
 _DRAFT_BITS: Final = 62
 _THREADS: Final = 32  # they wait for the disk
+# Of a file system the last 64 MiB, a 64th part of a small one, and as many names of files: who is full of messages has to write a
+# manifest, and little besides, to let old ones go.
+_ROOM_BYTES: Final = 64 << 20
+_ROOM_FILES: Final = 4096
+_ROOM_PART: Final = 64
 # So the library calls a file that is being written, too, and it lists none of them
 _UNFINISHED: Final = re.compile(r"#\d+$")
 
@@ -45,15 +50,25 @@ class DirectoryFiles:
         self._threads = ForsakenThreads(_THREADS, "tier")
         self._memory = PageMemory()
 
-    async def put(self, name: str, pieces: Sequence[Bytes]) -> None:
-        """A new file; it has its name when its bytes are on the disk. Raises FileExistsError, OSError."""
-        await self.in_thread(self._put, name, pieces)
+    async def put(self, name: str, pieces: Sequence[Bytes], *, leaves_room: bool = False) -> None:
+        """A new file; it has its name when its bytes are on the disk. Raises FileExistsError, OSError; `leaves_room` as in
+        `require_room`."""
+        await self.in_thread(self._put, name, pieces, leaves_room)
 
-    async def append(self, name: str, at: int, pieces: Sequence[Bytes]) -> None:
+    async def append(self, name: str, at: int, pieces: Sequence[Bytes], *, leaves_room: bool = False) -> None:
         """Make a file longer that ends at `at`; it is on the disk then. Raises FileExistsError when it ends behind that,
         FileNotFoundError when before it or when there is none, OSError; after the last of these a part may be there.
         """
-        await self.in_thread(self._append, name, at, pieces)
+        await self.in_thread(self._append, name, at, pieces, leaves_room)
+
+    def require_room(self, size: int) -> None:
+        """Raises OSError, as a disk that is full, when so much more would take what is kept for manifests. For these threads."""
+        there = os.statvfs(self._root)
+        free_bytes, all_bytes = there.f_bavail * there.f_frsize, there.f_blocks * there.f_frsize
+        # some say 0 of 0, as they do not count them
+        is_full = all_bytes > 0 and free_bytes - size < min(_ROOM_BYTES, all_bytes // _ROOM_PART)
+        if is_full or there.f_favail < min(_ROOM_FILES, there.f_files // _ROOM_PART):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._root))
 
     async def make_durable(self, name: str) -> None:
         """What a file that others wrote contains. Raises OSError."""
@@ -80,8 +95,10 @@ class DirectoryFiles:
                         removed += 1
         return removed
 
-    def _put(self, name: str, pieces: Sequence[Bytes]) -> None:
+    def _put(self, name: str, pieces: Sequence[Bytes], leaves_room: bool) -> None:
         path = self._root / name
+        if leaves_room:
+            self._require_room(pieces)
         # one of `_UNFINISHED`
         draft = path.with_name(f"draft#{secrets.randbits(_DRAFT_BITS)}")
         descriptor = self._create(draft)
@@ -96,7 +113,7 @@ class DirectoryFiles:
             with suppress(FileNotFoundError):
                 os.unlink(draft)
 
-    def _append(self, name: str, at: int, pieces: Sequence[Bytes]) -> None:
+    def _append(self, name: str, at: int, pieces: Sequence[Bytes], leaves_room: bool) -> None:
         descriptor = self._open(name, os.O_WRONLY)
         try:
             end = os.fstat(descriptor).st_size
@@ -104,6 +121,8 @@ class DirectoryFiles:
                 raise FileExistsError(errno.EEXIST, f"the file ends at {end}, behind {at}")
             if end < at:
                 raise FileNotFoundError(errno.ENOENT, f"the file ends at {end}, before {at}")
+            if leaves_room:
+                self._require_room(pieces)
             for piece in pieces:
                 _write_all(descriptor, at, memoryview(piece))
                 at += len(piece)
@@ -129,6 +148,10 @@ class DirectoryFiles:
         except FileNotFoundError:
             self._require_root()
             raise
+
+    def _require_room(self, pieces: Sequence[Bytes]) -> None:
+        with suppress(FileNotFoundError):  # who opens a file there says what is the matter
+            self.require_room(sum(map(len, pieces)))
 
     def _require_root(self) -> None:
         """Raises NotADirectoryError when the directory is away: that is another matter than a file that is."""

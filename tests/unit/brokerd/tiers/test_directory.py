@@ -10,7 +10,9 @@ import random
 import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +20,7 @@ from brokerd.tiers.objects.backend import Backend, open_backend
 from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
 from brokerd.tiers.settings import TierSettings
 from remoting.disk import Bytes
+from remoting.tier.names import Kind, manifest_name, object_name
 
 NAME = "Orders/0/m/object"
 LONG = 5 * (1 << 20) + 77
@@ -212,6 +215,32 @@ async def test_who_is_killed_while_the_library_writes_leaves_what_is_removed(sto
     assert await store.list("") == [Listed(NAME, 20 << 20, (await store.list(""))[0].modified_ms)]
     assert await store.remove_unfinished(time.time_ns() // 1_000_000 + 1000) == len(kept)
     assert files_of(tmp_path) == ["object"]
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("blocks", "free", "files", "free_files", "is_full"),
+    [
+        (0, 0, 0, 0, False),  # a file system that counts nothing
+        (100_000 * MIB, 65 * MIB + 1, 0, 0, False),
+        (100_000 * MIB, 64 * MIB, 0, 0, True),
+        (64 * MIB, 2 * MIB, 0, 0, False),
+        (64 * MIB, MIB, 0, 0, True),
+        (100_000 * MIB, 10_000 * MIB, 6_400_000, 5000, False),
+        (100_000 * MIB, 10_000 * MIB, 6_400_000, 4000, True),
+    ],
+)
+async def test_of_a_file_system_a_little_is_left_by_messages(
+    store: Backend, monkeypatch: pytest.MonkeyPatch, blocks: int, free: int, files: int, free_files: int, is_full: bool
+) -> None:
+    there = SimpleNamespace(f_frsize=1, f_blocks=blocks, f_bavail=free, f_files=files, f_favail=free_files)
+    monkeypatch.setattr("brokerd.tiers.objects.directory.os.statvfs", lambda _: there)
+    name = object_name("Orders", 0, Kind.ENTRIES, 0, 1, 1)
+    with pytest.raises(Refused, match="make room there") if is_full else nullcontext():
+        await store.put(name, bytes(100))
+    await store.put(manifest_name(1, 0), bytes(100))
 
 
 async def test_a_name_that_may_be_lost_is_not_known_to_be_there(
