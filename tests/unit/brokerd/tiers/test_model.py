@@ -38,7 +38,8 @@ def test_no_story_loses_a_message(appends: bool) -> None:
     worlds = [World(seed, GROWING if appends else SETTINGS, appends=appends) for seed in range(SEEDS)]
     for world in worlds:
         world.run(STEPS)
-    assert sum(world.stored.appends > 10 for world in worlds) == (SEEDS if appends else 0)
+    assert all((world.stored.appends > 0) == appends for world in worlds)
+    assert (sum(world.stored.appends > 10 for world in worlds) > SEEDS * 9 // 10) == appends
     assert (sum(world.left_behind for world in worlds) > 10) == appends
     assert sum(world.cold_reads for world in worlds) > 30
     assert sum(world.misses for world in worlds) > 50
