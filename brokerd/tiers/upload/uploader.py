@@ -359,10 +359,10 @@ class Uploader:
         return Stored(segment, batch.index_items)
 
     def _succeeded(self, queue: Queue, stored: Stored | None) -> None:
-        self._end_trouble()
-        if stored is None:
+        if stored is None:  # and the store was not asked for anything, so nobody knows more of it
             self._pending.give_back(queue)
         else:
+            self._end_trouble()
             self._target.stored(queue, stored)
 
     def _end_trouble(self) -> None:

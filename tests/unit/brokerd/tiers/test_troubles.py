@@ -37,6 +37,25 @@ def test_it_ends_when_what_could_not_be_uploaded_is_not_wanted_any_more() -> Non
     assert (world.core.tiers.trouble, len(world.core.tiers.pending)) == ("", 0)
 
 
+def test_it_does_not_end_when_a_full_disk_took_what_could_not_be_uploaded() -> None:
+    """Nobody asked the store anything then; what is behind that waits for it."""
+    world = troubled_world()
+    for _ in range(6):
+        world.send(60)
+        world.turns.run(1000)
+    world.store.checkpoint()
+    world.remove_files(needs_room=True)
+    assert world.removed_files
+    tiers = world.core.tiers
+    for _ in range(300):
+        world.turns.run(1000)
+        assert tiers.trouble
+    assert len(tiers.pending)
+    world.heal()
+    world.turns.run(120_000)
+    assert (tiers.trouble, len(tiers.pending)) == ("", 0)
+
+
 def test_it_ends_when_what_could_not_be_removed_is_removed_at_last() -> None:
     world = troubled_world()
     world.heal()
