@@ -7,6 +7,7 @@ at most as often as it was tried, offsets are dense, and one producer's messages
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -39,9 +40,18 @@ class History:
 
 
 class Producer(threading.Thread):
-    """Sends one message after the other to the present master of `broker-a` until stopped; never sends a body twice."""
+    """Sends one message after the other to the present master of `broker-a` until stopped, or until `most` were acknowledged;
+    never sends a body twice."""
 
-    def __init__(self, controllers: list[str], topic: str, name: str, queue_id: int, body_bytes: int = 200) -> None:
+    def __init__(
+        self,
+        controllers: list[str],
+        topic: str,
+        name: str,
+        queue_id: int,
+        body_bytes: int = 200,
+        most: float = math.inf,
+    ) -> None:
         super().__init__(name=f"producer {name}", daemon=True)
         self.history = History()
         self._admin = AdminClient(controllers, timeout_ms=1000)
@@ -52,6 +62,7 @@ class Producer(threading.Thread):
         self._stopping = threading.Event()
         self._connection: SocketConnection | None = None
         self._count = 0
+        self._most = most
         self._last_success = time.monotonic()
 
     def stop(self) -> History:
@@ -70,7 +81,7 @@ class Producer(threading.Thread):
             time.sleep(0.005)
 
     def run(self) -> None:
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and len(self.history.acknowledged) < self._most:
             try:
                 if self._connection is None:
                     address = self._admin.masters().get("broker-a")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Final, TypeVar
 
 from remoting.client.blocking import AdminClient
@@ -14,16 +16,19 @@ from tests.support.workload import UNIQUE_KEY
 
 GROUP: Final = "broker-a"
 _PAUSE_S: Final = 0.1
+_AT_ONCE: Final = 16  # messages are looked for: who asks waits for the object store most of the time
 
 _T = TypeVar("_T")
 
 
 class Asking:
-    """Requests that are made again while the object store fails them, as clients do; `failures` counts those."""
+    """Requests that are made again while the object store fails them, as clients do, by several threads; `failures` counts
+    those."""
 
     def __init__(self, admin: AdminClient, patience_s: float) -> None:
         self.admin = admin
         self.failures = 0
+        self._lock = Lock()
         self._patience_s = patience_s
 
     def ask(self, what: str, request: Callable[[], _T]) -> _T:
@@ -33,7 +38,8 @@ class Asking:
             try:
                 return request()
             except (RequestError, RequestTimeout) as error:
-                self.failures += 1
+                with self._lock:
+                    self.failures += 1
                 if time.monotonic() > deadline:
                     raise AssertionError(f"{what}: {error}") from error
                 time.sleep(_PAUSE_S)
@@ -56,15 +62,21 @@ def read_back(asking: Asking, queue: Queue) -> list[Record]:
 
 def check_found(asking: Asking, queue: Queue, records: Sequence[Record], most: int) -> int:
     """Of all records of the queue at most so many, far from each other: each is found by its key, and the first one of its moment
-    by that; how many. Raises AssertionError."""
+    by that; how many. Several are looked for at a time. Raises AssertionError."""
     first_of: dict[int, int] = {}
     for record in records:
         first_of.setdefault(record.store_timestamp_ms, record.queue_offset)
     chosen = records[:: max(1, -(-len(records) // most))]
-    for record in chosen:
+
+    def check(record: Record) -> None:
         _check_key(asking, queue, record)
         _check_time(asking, queue, record.store_timestamp_ms, first_of[record.store_timestamp_ms])
-    return len(chosen)
+
+    pool = ThreadPoolExecutor(_AT_ONCE, "looks for messages")
+    try:
+        return sum(1 for _ in pool.map(check, chosen))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _check_key(asking: Asking, queue: Queue, record: Record) -> None:
