@@ -130,7 +130,8 @@ def _cut_beyond(
     """Take out what was uploaded from another log. What the own log names is right, wherever it ends.
 
     A segment may be wrong because of the last ones alone that it was made of: then the others are put back. One that grew is
-    what it was before: its objects are longer than that says, which nobody sees.
+    what it was before: its objects are longer than that says, which nobody sees. What the own log names may be of a topic that
+    was deleted since then, and made anew: that was in the log before what the queue has now, and stays away from it.
     """
     parts: dict[Queue, list[Segment]] = defaultdict(list)
     for queue, segment in merged:
@@ -148,8 +149,10 @@ def _cut_queue_beyond(found: TierContents, queue: Queue, end: int, own: TierCont
         wrong = next((each.first for each in segments if each.log_end > end and each not in known), None)
         if wrong is not None:
             found.apply([CUT, *queue, wrong])
+            left = found.queues.get(queue)
+            before = left.last.log_end if left is not None and len(left) else -1
             latest = dict.fromkeys(reversed([*known, *parts]))  # in the order in which they were taken out
-            right = [each for each in latest if each.log_end <= end or each in known]
+            right = [each for each in latest if before < each.log_end and (each.log_end <= end or each in known)]
             _put_back(found, queue, [each for each in right if each.first >= wrong])
 
 

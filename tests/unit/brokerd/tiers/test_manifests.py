@@ -15,7 +15,7 @@ from brokerd.tiers.objects.backend import open_backend
 from brokerd.tiers.objects.interface import ObjectStoreError, Unknown
 from brokerd.tiers.reconcile import adopt, difference
 from brokerd.tiers.settings import TierSettings
-from remoting.tier.contents import Change, Queue, TierContents, committed, expired, grown, merged
+from remoting.tier.contents import Change, Queue, TierContents, committed, dropped, expired, grown, merged
 from remoting.tier.manifest import Followed, ManifestPart, Position, decode_part, encode_part, in_pieces
 from remoting.tier.segments import Segment
 
@@ -276,6 +276,19 @@ def adopted(own: TierContents, changes: list[Change], end: int) -> list[Segment]
     epochs = [EpochEntry(1, 0), EpochEntry(4, 5000), EpochEntry(5, end)]
     contents = in_full(adopt(own, [part], epochs, end + 1000))
     return list(contents.queues.get(QUEUE, ()))
+
+
+@pytest.mark.parametrize("size", [100, 1000], ids=["alike", "larger"])
+def test_what_a_topic_had_before_it_was_deleted_is_not_put_back_behind_what_it_has_since(size: int) -> None:
+    """The log knows of neither, and then loses the last message of the topic that was made anew."""
+    own = contents_of(committed(QUEUE, segment(first, first + 1, 1000 + first)) for first in range(5))
+    again, lost = (
+        segment(first, first + 1, 6000 + 3000 * first)._replace(base=first * size, message_bytes=size)
+        for first in range(2)
+    )
+    changes = [dropped(QUEUE.topic), committed(QUEUE, again), committed(QUEUE, lost)]
+    assert adopted(own, changes, 9000) == [again, lost]
+    assert adopted(own, changes, 8500) == [again]
 
 
 def longer(last: Segment, end: int, log_end: int) -> Segment:
