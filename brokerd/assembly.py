@@ -44,6 +44,7 @@ from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
 from brokerd.native import library
 from brokerd.native.carrier import carrier_of
+from brokerd.native.syncs import NativeSyncs
 from brokerd.pop.survey import PopSurvey
 from brokerd.processors.administration.access import AccessProcessor
 from brokerd.processors.administration.cleanup import CleanupProcessor
@@ -235,9 +236,9 @@ class Broker:
         ack_after_flush = settings.replication.ack_after_flush
         if ack_after_flush:
             store.commitlog.write_ahead()
-        self._syncs = (
-            SyncsInC(store.commitlog, native.library) if ack_after_flush and native.library is not None else None
-        )
+        self._syncs = None
+        if ack_after_flush and native.library is not None:
+            self._syncs = SyncsInC(store.commitlog, NativeSyncs(native.library))
         self._flusher = Flusher(store, pause_ms=0 if ack_after_flush else _BACKGROUND_FLUSH_MS, in_c=self._syncs)
         replicated_log = StoreReplicatedLog(store, self._flusher.request)
         try:

@@ -60,7 +60,8 @@ from brokerd.retry.service import RetryRules, RetryService
 from brokerd.sending.boundary import SendKernel
 from brokerd.sending.halves import LaidOutHalves
 from brokerd.sending.kernel import Kernel
-from brokerd.sending.lending import InC, SendLending
+from brokerd.sending.lending import SendLending
+from brokerd.sending.lent import InC
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.sending.stored_form import KernelRules
 from brokerd.sending.turns import SendTurns

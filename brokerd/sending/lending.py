@@ -18,15 +18,13 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from brokerd.loop.scheduler import Scheduler
-from brokerd.native.carrier import Carrier
 from brokerd.native.lane import Done
 from brokerd.native.stays import Waiting
 from brokerd.sending.acknowledging import Appends
 from brokerd.sending.late_answers import answer_later
-from brokerd.sending.native_kernel import NativeKernel
+from brokerd.sending.lent import InC
 from brokerd.sending.turns import SendTurns
 from brokerd.store.log.segment import Segment
-from brokerd.store.log.syncs_in_c import SyncsInC
 from brokerd.store.run import Run
 from remoting.errors import LogboomError, StorageError
 from remoting.record.layout import FILLER_BYTES
@@ -36,7 +34,6 @@ from remoting.transport.connection import RemotingConnection
 _LENT_NS: Final = 5_000_000
 _PAUSE_S: Final = 0.001  # so often it is taken note of what was done, when nobody asks
 _MOST_BYTES: Final = 16 << 20
-_LEAST_BYTES: Final = 1 << 20  # with less in the file, the loop takes what comes, and begins the next one
 _NEXT_BYTES: Final = 32 << 10  # for which the file is to have blocks, where the disk is waited for
 _MOST_UNUSED: Final = 3  # times in a row
 _RETRY_S: Final = 0.001
@@ -52,12 +49,14 @@ class _Lent(NamedTuple):
     since_ns: int
 
 
-class InC(NamedTuple):
-    """What the thread works with; without syncs, as long as answers do not wait for the disk."""
+class Measures(NamedTuple):
+    """A monotonic clock; and with how much less in the log's file the loop takes what comes, and begins the next one."""
 
-    kernel: NativeKernel
-    carrier: Carrier
-    syncs: SyncsInC | None
+    now_ns: Callable[[], int] = time.monotonic_ns
+    least_bytes: int = 1 << 20
+
+
+_USUAL: Final = Measures()
 
 
 class SendLending:
@@ -70,6 +69,7 @@ class SendLending:
         in_c: InC,
         scheduler: Scheduler,
         show: Callable[[], None],
+        measures: Measures | None = None,
     ) -> None:
         """`show` has readers see what is acknowledged by now."""
         self._store = store = turns.store
@@ -79,7 +79,7 @@ class SendLending:
         self._lane = self._carrier.lane
         self._scheduler = scheduler
         self._show = show
-        self._now_ns = time.monotonic_ns
+        self._now_ns, self._least_bytes = measures or _USUAL
         self._lent: _Lent | None = None
         self._untold: list[tuple[Run, Done]] = []
         self._told_ns = 0
@@ -146,7 +146,7 @@ class SendLending:
     @property
     def _has_room(self) -> bool:
         """Whether the file has room for enough, as far as is known here."""
-        return self._store.commitlog.segment_remaining() >= _LEAST_BYTES + FILLER_BYTES
+        return self._store.commitlog.segment_remaining() >= self._least_bytes + FILLER_BYTES
 
     def _see_durable(self) -> None:
         """All that was answered."""
@@ -219,7 +219,7 @@ class SendLending:
             return
         self._missed_syncs = 0
         run = self._begin_run(segment) if segment is not None and now_ns >= self._rests_until_ns else None
-        if segment is None or run is None or run.room < _LEAST_BYTES:
+        if segment is None or run is None or run.room < self._least_bytes:
             self._carrier.recall_senders()
             return
         run.limit = min(run.limit, run.start + _MOST_BYTES)

@@ -20,6 +20,7 @@ from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import PullSettings, ReadPlace
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.native.syncs import NativeSyncs
 from brokerd.processors.offsets.committed import OffsetProcessor
 from brokerd.processors.pulling.checks import PullChecks
 from brokerd.processors.pulling.pull import PullProcessor
@@ -222,7 +223,7 @@ class Broker:
 
     def _wait_for_disk(self) -> SyncsInC:
         self.store.commitlog.write_ahead()
-        syncs = SyncsInC(self.store.commitlog, native_library())
+        syncs = SyncsInC(self.store.commitlog, NativeSyncs(native_library()))
         self.flusher = Flusher(self.store, in_c=syncs)
         self.flusher.listeners.append(self.replica.on_flushed)
         self.replica.acks = AckQueue(1 << 20)

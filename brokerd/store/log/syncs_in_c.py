@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from brokerd.native.library import Library
-from brokerd.native.syncs import Ending, NativeSyncs
+from brokerd.native.syncs import Ending
 from brokerd.store.log.commitlog import CommitLog, SyncMark
 
 
@@ -24,13 +23,50 @@ class Served(NamedTuple):
     durations_ns: Sequence[int]
 
 
+class Syncs(Protocol):
+    """What loop and thread share: `NativeSyncs`, which says what each of this means."""
+
+    @property
+    def at(self) -> int: ...
+
+    @property
+    def event(self) -> int: ...
+
+    @property
+    def done(self) -> int: ...
+
+    @property
+    def answered(self) -> int: ...
+
+    @property
+    def durable(self) -> tuple[int, int]: ...
+
+    @property
+    def durations_ns(self) -> Sequence[int]: ...
+
+    def want(self, number: int, end: int, complete: int) -> None: ...
+
+    def set_back(self, end: int) -> None: ...
+
+    def hear(self) -> int: ...
+
+    def serves(self, begin: int) -> bool: ...
+
+    def leave(self) -> None: ...
+
+    def stay(self) -> None: ...
+
+    def serve(self, answered: int, descriptor: int, begin: int, limit: int) -> Ending: ...
+
+    def close(self) -> None: ...
+
+
 class SyncsInC:
     """Of one log. The loop wants and hears, the flusher's thread serves."""
 
-    def __init__(self, commitlog: CommitLog, library: Library) -> None:
-        """Raises OSError when the system has no room for it."""
+    def __init__(self, commitlog: CommitLog, syncs: Syncs) -> None:
         self._commitlog = commitlog
-        self._syncs = NativeSyncs(library)
+        self._syncs = syncs
         self._is_over = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._heard: Callable[[], None]  # since it started

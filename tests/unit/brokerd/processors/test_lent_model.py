@@ -46,7 +46,7 @@ def _densely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(taking, "_LONG", 0)
     monkeypatch.setattr(connection, "_READS_AFTER_VAIN_OFFER", 0)
     monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
-    monkeypatch.setattr(lending, "_LEAST_BYTES", 1 << 14)
+    monkeypatch.setattr(lending, "_USUAL", lending.Measures(least_bytes=1 << 14))
     monkeypatch.setattr(lending, "_COUNTED", 1 << 60)
 
 

@@ -40,7 +40,7 @@ class Broker:
         self.directory = directory
         self.disk = LocalDisk(directory)
         self.store = open_store(self.disk, library=library)
-        self.flusher = Flusher(self.store, in_c=SyncsInC(self.store.commitlog, library))
+        self.flusher = Flusher(self.store, in_c=SyncsInC(self.store.commitlog, NativeSyncs(library)))
         self.flusher.listeners.append(self._on_flushed)
         self.store.failure_listeners.append(self._on_failure)
         self.heard: list[int] = []
@@ -268,7 +268,7 @@ async def test_what_a_repair_lost_no_later_sync_makes_durable(broker: Broker, mo
 
 async def test_files_without_a_descriptor_are_synced_in_python(library: Library) -> None:
     store = open_store(MemoryDisk(), library=library)
-    flusher = Flusher(store, in_c=SyncsInC(store.commitlog, library))
+    flusher = Flusher(store, in_c=SyncsInC(store.commitlog, NativeSyncs(library)))
     changed = asyncio.Event()
     flusher.listeners.append(changed.set)
     flusher.start()
