@@ -23,7 +23,6 @@ from brokerd.replication.controllers.identity import IdentityFiles, Lives, Regis
 from brokerd.replication.controllers.request_fields import Speaker
 from brokerd.replication.controllers.session import BrokerNames, Session, SessionRequest
 from brokerd.replication.epochs.epoch_file import EpochFile
-from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.roles.driver import ReplicationDriver, Seams
 from brokerd.replication.roles.effects import Ask, Role
 from brokerd.replication.settings import ReplicationSettings
@@ -32,7 +31,6 @@ from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
 from brokerd.store.log.commitlog import SyncMark
 from brokerd.store.log.retention import decide_retention
-from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.store.start.durable_positions import StoreCheckpoint
 from brokerd.store.store import MessageStore
@@ -45,6 +43,7 @@ from tests.sim.delays import DELAYS, retry_service, watch
 from tests.sim.links import Link, dial
 from tests.sim.loop import SimLoop
 from tests.sim.repairs import SECRET, Repairs, mend
+from tests.sim.replica import SimReplica
 from tests.sim.timer_settings import timer_settings
 from tests.sim.transactors import TRANSACTIONS, Connected
 from tests.sim.world import Action, Network, Node, Timer, World
@@ -66,52 +65,6 @@ _RETENTION_MS = 300
 _RETENTION = RetentionSettings(force_percent=98, refuse_percent=99, enough_free_bytes=4096)
 _AHEAD = 4096, 2  # bytes of a story's log that are written ahead, and how many syncs have to find them
 _POP = PopSettings(revive_retry_ms=200, lease_grace_ms=2000, inherited_lease_ms=20_000)
-
-
-class SimReplica:
-    """The driver as `BrokerCore` wants it."""
-
-    def __init__(
-        self,
-        driver: ReplicationDriver,
-        now_ms: Callable[[], int],
-        appended: Callable[[int, int], None],
-        happened: Callable[[], None],
-    ) -> None:
-        self._driver = driver
-        self._now_ms = now_ms
-        self._appended = appended
-        self._happened = happened
-        self.add_role_listener = driver.role_listeners.append
-        self.add_confirm_listener = driver.confirm_listeners.append
-
-    @property
-    def is_master(self) -> bool:
-        return self._driver.is_master
-
-    @property
-    def accepts_messages(self) -> bool:
-        return self._driver.accepts_messages
-
-    @property
-    def refusal(self) -> PutStatus:
-        return self._driver.refusal
-
-    @property
-    def confirm_offset(self) -> int:
-        return self._driver.machine.confirm_offset
-
-    @property
-    def epochs(self) -> Sequence[EpochEntry]:
-        return self._driver.machine.epochs.entries
-
-    def on_appended(self, end_offset: int) -> None:
-        self._appended(self._driver.machine.log.end_offset, end_offset)
-        self._driver.on_appended(end_offset, self._now_ms())
-        self._happened()
-
-    def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
-        self._driver.wait(position, callback, self._now_ms())
 
 
 class SimBroker(Node):
@@ -138,7 +91,7 @@ class SimBroker(Node):
         self.interrupted_writes = 0  # that another thread saw half done
         self.settings = self.first_settings = settings
         self.store_settings = store
-        self.disk = FaultyDisk(world.random(f"disk of {self.name}"))
+        self.disk = self._new_disk(f"disk of {self.name}")
         self.disks: list[FaultyDisk] = []  # of machines that were replaced
         self.address = f"{self.name}:10911"
         self.ha_address = f"{self.name}:10912"
@@ -181,6 +134,9 @@ class SimBroker(Node):
         made, store, journal = kind or type(self), self.store_settings, self._journal
         own = settings or self.first_settings
         return made(self.world, self.network, index, peers, self._controllers, own, store, journal, group)
+
+    def _new_disk(self, name: str) -> FaultyDisk:
+        return FaultyDisk(self.world.random(name))
 
     # ---- lives
 
@@ -359,7 +315,7 @@ class SimBroker(Node):
         assert not self.is_running
         self.world.note(f"{self.name} is replaced by a machine with an empty disk")
         self.disks.append(self.disk)
-        self.disk = FaultyDisk(self.world.random(f"disk of {self.name} {self.life}"))
+        self.disk = self._new_disk(f"disk of {self.name} {self.life}")
         self.refusal_to_start = None
 
     def lose_queues(self) -> None:
@@ -523,15 +479,19 @@ class SimBroker(Node):
 
     def _in_the_middle(self, path: str) -> Action | None:
         """The loop is about to write to the log. A thread that has something to do may do it just then."""
-        is_due = self._sync_is_due or self._checkpoint_is_due
-        if not is_due or self.disk.stands or not path.startswith("commitlog/"):
+        act = self._thread_act()
+        if act is None or self.disk.stands or not path.startswith("commitlog/"):
             return None
         if self.core.store.commitlog.turns.contents.locked():
             return None  # the scrubber's thread writes, and whoever comes waits until it has ended
         if self._rng_of_threads.random() >= _INTERRUPTED:
             return None
         self.interrupted_writes += 1
-        return self._sync if self._sync_is_due else self._run_checkpoint
+        return act
+
+    def _thread_act(self) -> Action | None:
+        """What a thread has to do."""
+        return self._sync if self._sync_is_due else self._run_checkpoint if self._checkpoint_is_due else None
 
     def _sync(self) -> None:
         """The thread syncs; the loop hears of it, and what nobody waits for follows in the thread: in either order."""
@@ -542,13 +502,13 @@ class SimBroker(Node):
         try:
             mark = store.sync()
         except StorageError as error:
-            self._fail_soon(error)
+            self.fail_soon(error)
             return
         spread_ms = self._rng_of_threads.choice((0.0, 0.0, 0.3))
         self.after(0, self.guarded(lambda: self._synced(mark)))
         self.after(self._rng_of_threads.uniform(0, spread_ms), self.guarded(lambda: self._leave_word(mark)))
 
-    def _fail_soon(self, error: StorageError) -> None:
+    def fail_soon(self, error: StorageError) -> None:
         """A thread tells the loop that the disk failed."""
         self.after(0, self.guarded(lambda: self.core.store.fail(error)))
 
@@ -565,7 +525,7 @@ class SimBroker(Node):
         try:
             store.note_flushed(mark)
         except StorageError as error:
-            self._fail_soon(error)
+            self.fail_soon(error)
             return
         self.after(self._rng_of_threads.uniform(0, 0.2), self.guarded(self._prepare))
 

@@ -165,14 +165,16 @@ class Promises:
     def answered(self, broker: SimBroker, drafts: Sequence[Draft], outcomes: Sequence[SendOutcome]) -> None:
         """A broker answers a send: one master per epoch does, and every electable replica has it on its disk."""
         acknowledged = [
-            (draft, outcome)
+            (bytes(draft.body), outcome.physical_offset)
             for draft, outcome in zip(drafts, outcomes, strict=True)
             if outcome.status is PutStatus.PUT_OK
         ]
-        if not acknowledged:
-            return
+        if acknowledged:
+            self.acknowledged(broker, broker.driver.machine.master_epoch, acknowledged)
+
+    def acknowledged(self, broker: SimBroker, epoch: int, messages: Sequence[tuple[bytes, int]]) -> None:
+        """A broker acknowledges what it stored in that epoch, bodies with their offsets."""
         require = self._cluster.world.require
-        epoch = broker.driver.machine.master_epoch
         first = self._ackers.setdefault(epoch, broker.name)
         require(first == broker.name, f"{first} and {broker.name} both acknowledged in epoch {epoch}")
         members = self._cluster.members
@@ -180,15 +182,14 @@ class Promises:
             return
         holders = [holder for each in members if (holder := self._cluster.ids.get(each)) is not None]
         holders = [holder for holder in holders if holder not in self._cluster.rotten]
-        for draft, outcome in acknowledged:
+        for body, offset in messages:
             for holder in holders:
                 self.looked_up += 1
                 if not any(
-                    _has_on_disk(holder.store_settings, each, outcome.physical_offset, bytes(draft.body))
-                    for each in self._directories(holder)
+                    _has_on_disk(holder.store_settings, each, offset, body) for each in self._directories(holder)
                 ):
                     self._cluster.world.broken(
-                        f"{broker.name} acknowledged offset {outcome.physical_offset} in epoch {epoch}, and {holder.name}, which "
+                        f"{broker.name} acknowledged offset {offset} in epoch {epoch}, and {holder.name}, which "
                         f"is in the set {sorted(members)}, does not have it on its disk"
                     )
 

@@ -28,6 +28,7 @@ class Coverage:
         self._near_ms = near_ms
         self._changes: list[Moment] = []
         self._faults: list[Moment] = []
+        self.beside: Counter[str] = Counter()  # what was done while the end of a log was lent (`lent_groups`)
 
     def changed(self, kind: str, now_ms: float) -> None:
         """A role, a set or a file changed; times never go back."""

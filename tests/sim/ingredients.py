@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tests.sim.fixed_roles import FixedGroup
+from tests.sim.lent_groups import BESIDE, LentGroup
 from tests.sim.mortals import Mortals
 from tests.sim.older_directories import NAME as OLDER_DIRECTORIES
 from tests.sim.older_directories import OlderDirectories
@@ -57,6 +58,7 @@ INGREDIENTS: Final[dict[str, Callable[[SimCluster], Addition]]] = {
     "timers": Timed,
     STOWED_TIMERS: StowedTimers,
     OLDER_DIRECTORIES: OlderDirectories,
+    BESIDE: LentGroup,
 }
 _SHARES: Final = {
     "copied directories": 0.12,
@@ -71,6 +73,7 @@ _SHARES: Final = {
     TIERED: 0.12,
     STOWED_TIMERS: 0.08,
     OLDER_DIRECTORIES: 0.15,
+    BESIDE: 0.12,
 }
 # These read what only the log has: they would have to be told of the tier.
 _READ_THE_LOG: Final = frozenset({"offset resets", "replica of the original", "timers"})

@@ -79,6 +79,7 @@ class FullCounts:
     faults: Counter[str] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
     network: Counter[str] = field(default_factory=Counter)
+    beside: Counter[str] = field(default_factory=Counter)
     disks: Counter[str] = field(default_factory=Counter)
     pairs: Counter[Pair] = field(default_factory=Counter)
     failed: dict[int, str] = field(default_factory=dict)
@@ -103,6 +104,7 @@ class FullCounts:
         for counters in cluster.disk_counters():
             self.disks += Counter({name: getattr(counters, name) for name in counters.__slots__})
         self.changes += cluster.coverage.changes
+        self.beside += cluster.coverage.beside
         self.pairs += cluster.coverage.pairs
         return cluster
 
@@ -110,7 +112,9 @@ class FullCounts:
         lines = _lines("full", self.stories, self.steps, self.cpu_s)
         again = f"{self.restarted} started everything again at the end"
         lines.append(f"{again}; {self.looked_up} records were looked for on disks")
-        lines += _counters(self, ("moods", "ingredients", "operations", "faults", "changes", "network", "disks"))
+        lines += _counters(
+            self, ("moods", "ingredients", "operations", "faults", "changes", "network", "beside", "disks")
+        )
         lines += ["each fault near each change:", table(self.pairs, CHANGES, sorted(self.faults))]
         return "\n".join([*lines, _failures("full", self.failed)])
 

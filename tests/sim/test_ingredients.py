@@ -20,6 +20,7 @@ _DONE = {
     "older directories": ("older directory", "put back"),
     "offset resets": ("reset-pulls", "looked at"),
     "replica of the original": ("copy of the original", "bytes"),
+    "sends beside the loop": ("dense send", "ok"),
     "second group": ("send to either group", "broker-b"),
     "timers in the tier": ("tier", "timers returned"),
     "tiers": ("tier", "cold messages read"),
@@ -43,4 +44,4 @@ def test_each_is_in_some_of_the_stories_and_most_stories_have_few() -> None:
         most = max(most, len(ingredients))
     assert all(drawn[name] >= 2 for name in INGREDIENTS), drawn
     assert drawn.total() < 1.2 * _SEEDS
-    assert most <= 4
+    assert most <= 5

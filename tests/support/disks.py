@@ -118,14 +118,11 @@ class MemorySegment:
         self._file = file
         self._generation = disk.generation
         self._open = True
+        self.descriptor = -1
 
     @property
     def path(self) -> str:
         return self._path
-
-    @property
-    def descriptor(self) -> int:
-        return -1
 
     @property
     def size_bytes(self) -> int:

@@ -24,6 +24,12 @@ def _loaded() -> Library | str:
         return str(error)
 
 
+def library_if_any() -> Library | None:
+    """The library; None where it cannot be built."""
+    found = _loaded()
+    return None if isinstance(found, str) else found
+
+
 def native_library() -> Library:
     """The library; skips the test that asks where there is none."""
     found = _loaded()
