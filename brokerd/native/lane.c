@@ -70,10 +70,26 @@ static int write_all(int32_t descriptor, const uint8_t *at, int64_t length, int6
     return 0;
 }
 
-/* How much of what the senders' buffers have was taken, and what there is to answer. */
-static void note_shares(struct lane *lane, struct sender **senders, int count, const struct areas *areas) {
+/* The number of a time among those that are told apart: microseconds, of which the first bits count that STEP_BITS says, and one. */
+static int time_of(int64_t ns) {
+    int64_t us = ns / 1000;
+    int octave = 0;
+    for (; us >= 2 << STEP_BITS; us /= 2) octave++;
+    int time = (octave << STEP_BITS) + (int)us;
+    return time < TIMES ? time : TIMES - 1;
+}
+
+/* So many messages waited so long for the disk. */
+static void note_waited(struct lane *lane, int64_t messages, int64_t ns) {
+    atomic_fetch_add(&lane->waited[time_of(ns)], messages);
+    atomic_fetch_add(&lane->timed, messages);
+}
+
+/* How much of what the senders' buffers have was taken, and what there is to answer: whether anything of that waits. */
+static int note_shares(struct lane *lane, struct sender **senders, int count, const struct areas *areas) {
     const struct results *results = areas->results;
     int64_t answers_end = 0, opaques_end = 0, early = 0;
+    int waits = 0;
     for (int n = 0; n < count; n++) {
         struct sender *sender = senders[n];
         int is_at_end = n < results->sources, is_looked_at = n <= results->sources;
@@ -87,6 +103,7 @@ static void note_shares(struct lane *lane, struct sender **senders, int count, c
             opaques_end = progress->opaques_end;
             while (early < results->early && areas->early[early] < opaques_end) early++;
             share->waits = lane->lent.syncs && early - early_before < share->count;
+            waits |= share->waits;
             atomic_fetch_add(&sender->sent.frames, progress->frames);
         }
         if (is_at_end) sender->is_behind = progress->frames == MOST_SENT ? HAS_MORE : NOT_BEHIND;
@@ -94,6 +111,7 @@ static void note_shares(struct lane *lane, struct sender **senders, int count, c
         else sender->is_behind = is_looked_at && progress->frames ? HAS_MORE : PASSED_OVER;
         if (is_looked_at && !is_at_end && results->stop != STOP_ROOM) atomic_store(&sender->is_wanted, 1);
     }
+    return waits;
 }
 
 /* Take what the senders' buffers have, and write it: whether it is in the log. What of them is taken, and how much there is to answer, is noted. */
@@ -127,7 +145,10 @@ static int take(struct lane *lane, struct sender **senders, int count) {
         if (before.units) lane->is_full = 1; /* others may have room when the loop has taken these */
         else results->stop = STOP_LEFT;
     }
-    note_shares(lane, senders, count, areas);
+    int64_t messages = results->messages - before.messages;
+    int waits = note_shares(lane, senders, count, areas);
+    lane->untimed = waits ? messages : 0;
+    if (lane->lent.syncs && messages && !waits) note_waited(lane, messages, 0); /* there is nobody to answer, or at once */
     memcpy(lane->answers, areas->answers, (size_t)results->answers_size);
     lane->is_much = results->frames >= MUCH_FRAMES || results->records_size >= MUCH_BYTES;
     atomic_fetch_add(&lane->lent.frames, results->frames);
@@ -159,9 +180,9 @@ int pass_on(struct sender *sender, int64_t times, const uint8_t *at, int64_t len
 }
 
 /* Keep answers until the log is durable up to there. There is room for them. */
-static void keep(struct sender *sender, const uint8_t *at, const struct share *share, int64_t end, int64_t since_ns) {
-    if (!share->size) return;
-    sender->waiting[(sender->first + sender->sent.waiting++) % MOST_WAITING] = (struct waiting){end, share->size, share->count, since_ns};
+static void keep(struct lane *lane, struct sender *sender, const uint8_t *at, const struct share *share, int64_t end, int64_t since_ns) {
+    sender->waiting[(sender->first + sender->sent.waiting++) % MOST_WAITING] = (struct waiting){end, share->size, share->count, since_ns, lane->untimed};
+    lane->untimed = 0;
     memcpy(sender->kept_answers + sender->kept, at, (size_t)share->size);
     sender->kept += share->size;
 }
@@ -177,16 +198,13 @@ static int is_durable(const struct sender *sender, int64_t done) {
 /* Send what waits for no more than that. */
 static void answer_until(struct lane *lane, struct sender *sender, int64_t done) {
     struct sent *sent = &sender->sent;
-    int64_t length = 0, count = 0, waited_ns = 0, at_ns = now_ns();
+    int64_t length = 0, at_ns = now_ns();
     for (; is_durable(sender, done); sent->waiting--) {
         const struct waiting *first = &sender->waiting[sender->first];
         length += first->length;
-        count += first->count;
-        waited_ns += first->count * (at_ns - first->since_ns);
+        if (first->messages) note_waited(lane, first->messages, at_ns - first->since_ns);
         sender->first = (sender->first + 1) % MOST_WAITING;
     }
-    atomic_fetch_add(&lane->waited, count);
-    atomic_fetch_add(&lane->waited_ns, waited_ns);
     int64_t wrote = sent->rest ? 0 : write_some(sender->descriptor, sender->kept_answers, length);
     sent->rest += length - wrote;
     sender->kept -= wrote;
@@ -240,7 +258,7 @@ enum served serve_senders(struct lane *lane, struct sender **senders, int count)
             atomic_store(&sender->is_wanted, 1);
             continue;
         }
-        if (share->waits) keep(sender, at, share, end_offset, taken_ns);
+        if (share->waits) keep(lane, sender, at, share, end_offset, taken_ns);
         else answer(sender, at, share->size);
         at += share->size;
         sent->left -= share->taken;
@@ -287,10 +305,12 @@ EXPORT void native_lane_take_back(struct lane *lane) {
     }
 }
 
-/* How many answers waited for the disk since this was asked last, and for how long in all. */
-EXPORT void native_lane_waited(struct lane *lane, int64_t *waited) {
-    waited[0] = atomic_exchange(&lane->waited, 0);
-    waited[1] = atomic_exchange(&lane->waited_ns, 0);
+/* How many messages waited for the disk since this was asked last, time by time: how many different times there were, TIMES at most. */
+EXPORT int64_t native_lane_waited(struct lane *lane, struct timed *timed) {
+    int64_t count = 0;
+    for (int64_t time = 0; time < TIMES; time++)
+        if (atomic_load(&lane->waited[time])) timed[count++] = (struct timed){time, atomic_exchange(&lane->waited[time], 0)};
+    return count;
 }
 
 /* How many frames each of those who stay had taken. */

@@ -11,6 +11,7 @@
 enum { SENDERS = 128, SENDER_BYTES = 128 * 1024, LANE_ANSWERS_BYTES = 256 * 1024, MOST_SENT = 128, PEER_BYTES = 20, MOST_WAITING = 64 };
 enum { MUCH_FRAMES = 8, MUCH_BYTES = 8 * 1024 }; /* of a pass: the next one is worth its while, too */
 enum { KEPT_BYTES = 2 * LANE_ANSWERS_BYTES }; /* of answers of one */
+enum { STEP_BITS = 3, TIMES = 304 }; /* steps of an octave are so many bits, and all times that are told apart; lane.py says the same */
 
 struct sent { /* of a sender, lane.py has the same */
     _Atomic int64_t frames; /* that were taken: the loop looks at it while the thread goes on */
@@ -21,6 +22,11 @@ struct sent { /* of a sender, lane.py has the same */
 
 struct waiting { /* answers that leave when all before `end` of the log is durable, likewise */
     int64_t end, length, count, since_ns;
+    int64_t messages; /* whose time is known when these leave: all of a pass are with its first answers */
+};
+
+struct timed { /* messages that waited for the disk about so long, likewise */
+    int64_t time, messages;
 };
 
 enum behind { NOT_BEHIND, HAS_MORE, PASSED_OVER }; /* there may be whole frames among what is left; there was no room for the first, so he comes
@@ -55,7 +61,8 @@ enum whose { LOOPS, LENT, AT_WORK };
 
 struct lane {
     struct lent lent;
-    _Atomic int64_t left; /* stays that are over, in all: counted before each is. lane.py finds it behind what is lent */
+    _Atomic int64_t left; /* stays that are over, in all: counted before each is. lane.py finds it behind what is lent, */
+    _Atomic int64_t timed; /* and messages of which it is known how long they waited for the disk, in all */
     _Atomic int32_t whose;
     _Atomic int32_t is_missed; /* the thread waits for the next time that it is lent */
     _Atomic uint64_t times;    /* it was lent */
@@ -63,8 +70,9 @@ struct lane {
     int32_t is_full; /* a call has no room: the loop is to take what there is */
     struct syncs *syncs; /* that anything waits for; the thread's */
     int64_t last_end;    /* of the log, behind what the last pass took */
+    int64_t untimed;     /* messages of it that are with nobody's answers yet */
     int is_much;         /* what that took */
-    _Atomic int64_t waited_ns, waited; /* for the disk, in all; answers that did */
+    _Atomic int64_t waited[TIMES]; /* messages, by how long they waited for the disk (time_of in lane.c) */
     struct share { /* of the present ones: bytes of answers and their number, and bytes of what came */
         int64_t size, count, taken;
         int waits;

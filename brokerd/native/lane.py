@@ -28,7 +28,9 @@ _KEPT_BYTES: Final = 2 * ANSWERS_BYTES
 _LOOKS_BETWEEN: Final = 4
 _MOST_LOOKS: Final = 400
 _SENT_NUMBERS: Final = 4
-_WAITING_NUMBERS: Final = 4
+_WAITING_NUMBERS: Final = 5
+_TIMES: Final = 304  # of which each octave has so many, to the power of two
+_STEP_BITS: Final = 3
 
 
 class Done(NamedTuple):
@@ -45,7 +47,7 @@ class Done(NamedTuple):
 _LENT_NUMBERS: Final = 5  # areas, descriptor, begin of the file, how long, syncs
 _NUMBERS: Final = _LENT_NUMBERS + len(Done._fields)
 _FRAMES, _ERROR = (_LENT_NUMBERS + Done._fields.index(name) for name in ("frames", "error"))
-_LEFT: Final = _NUMBERS  # behind these
+_LEFT, _TIMED = _NUMBERS, _NUMBERS + 1  # behind these
 
 
 class Lane:
@@ -55,11 +57,11 @@ class Lane:
         area = ctypes.c_void_p
         self._memory = mmap(-1, library.function("native_lane_bytes", ctypes.c_int64)())
         self.at = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._numbers = memoryview(self._memory)[: 8 * (_LEFT + 1)].cast("q")
+        self._numbers = memoryview(self._memory)[: 8 * (_TIMED + 1)].cast("q")
         self._lend = library.function("native_lane_lend", ctypes.c_int32, area)
         self._take_back = library.function("native_lane_take_back", None, area)
-        self._ask_waited = library.function("native_lane_waited", None, area, area)
-        self._waited = array("q", (0, 0))
+        self._ask_waited = library.function("native_lane_waited", ctypes.c_int64, area, area)
+        self._waited, self._timed = array("q", bytes(2 * 8 * _TIMES)), 0  # timed: messages, up to now
         self._summon = partial(library.function("native_carrier_summon", None, area), carrier_at)
 
     def lend(self, areas_at: int, descriptor: int, file_begin: int, for_ns: int, syncs_at: int = 0) -> None:
@@ -74,11 +76,16 @@ class Lane:
         self._take_back(self.at)
         return Done(*self._numbers[_LENT_NUMBERS:_NUMBERS])
 
-    def waited(self) -> tuple[int, int]:
-        """How many answers were sent that had waited for the disk since this was asked last, and for how many ns in all."""
-        self._ask_waited(self.at, self._waited.buffer_info()[0])
-        count, waited_ns = self._waited
-        return count, waited_ns
+    def waited(self) -> Iterator[tuple[float, int]]:
+        """Of messages that waited for the disk, and were answered since this was asked last: for how many ms, to a sixteenth of
+        that, and how many. Mostly there are none, which costs next to nothing."""
+        timed = self._numbers[_TIMED]
+        if timed == self._timed:
+            return
+        self._timed = timed
+        count = self._ask_waited(self.at, self._waited.buffer_info()[0])
+        numbers = self._waited[: 2 * count].tolist()
+        yield from zip(map(_middle_ms, numbers[::2]), numbers[1::2], strict=True)
 
     @property
     def has_news(self) -> bool:
@@ -210,10 +217,16 @@ class Senders:
         numbers = self._waiting[: _WAITING_NUMBERS * count].tolist()
         found = []
         for at in range(0, len(numbers), _WAITING_NUMBERS):
-            end, length, requests, since_ns = numbers[at : at + _WAITING_NUMBERS]
-            found.append(Waiting(end, bytes(self._kept[begin : begin + length]), requests, since_ns))
+            end, length, requests, since_ns, messages = numbers[at : at + _WAITING_NUMBERS]
+            found.append(Waiting(end, bytes(self._kept[begin : begin + length]), requests, since_ns, messages))
             begin += length
         return found
+
+
+def _middle_ms(time: int) -> float:
+    """Of a time among those that are told apart."""
+    octave = max(0, (time >> _STEP_BITS) - 1)
+    return (time - (octave << _STEP_BITS) + 0.5) * (1 << octave) / 1000
 
 
 def _address(area: bytearray) -> int:

@@ -21,7 +21,7 @@ from remoting.errors import SettingsError
 
 log = logging.getLogger(__name__)
 
-ABI: Final = 32  # native.h has the same number
+ABI: Final = 33  # native.h has the same number
 
 
 class Library:

@@ -19,7 +19,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define NATIVE_ABI 32 /* brokerd/native/library.py has the same number: raised when a call or a struct changes */
+#define NATIVE_ABI 33 /* brokerd/native/library.py has the same number: raised when a call or a struct changes */
 
 #define EXPORT __attribute__((visibility("default")))
 

@@ -80,12 +80,13 @@ class Stay(NamedTuple):
 
 class Waiting(NamedTuple):
     """Answers to so many requests, which are to leave when all before `end` of the log is acknowledged. They wait since then, by
-    the monotonic clock."""
+    the monotonic clock; so do so many messages, which are theirs or others'."""
 
     end: int
     answers: bytes
     requests: int
     since_ns: int
+    messages: int
 
 
 class Over(NamedTuple):

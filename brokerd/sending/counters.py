@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Final
 
 from brokerd.statistics.figures import Durations, Statistics
+from brokerd.store.put_status import PutStatus
 from brokerd.store.run import Run
 from remoting import codes
 from remoting.errors import FlowControl, LogboomError, NotMaster, StorageError
@@ -55,7 +57,8 @@ class Counters:
         self.refused = dict.fromkeys(REFUSALS, 0)  # send requests, by why
         self.missed = 0  # pulls that were answered without a message
         self.statistics = statistics or Statistics()
-        self.puts = Durations()  # from the append of messages to their acknowledgement
+        # From the append of messages to their acknowledgement; of those for which nobody waits that was appended with them, none
+        self.puts = Durations()
         self.reads = Durations()  # of queues, for pulls that found something
         self.when_served: Callable[[], None] | None = None
 
@@ -78,6 +81,21 @@ class Counters:
         self.statistics.stored(run)
         if self.when_served is not None:
             self.when_served()
+
+    def timed(self, messages: int, tell: Callable[[PutStatus], None]) -> Callable[[PutStatus], None]:
+        """The same as `tell`; so many messages, which are in the log since now, count with the time until it is called."""
+        appended_ns = perf_counter_ns()
+
+        def tell_and_count(status: PutStatus) -> None:
+            acknowledged_ns = perf_counter_ns()
+            tell(status)
+            self.puts.add((acknowledged_ns - appended_ns) / 1e6, messages)
+
+        return tell_and_count
+
+    def unawaited(self, messages: int) -> None:
+        """Nobody waits for the acknowledgement of so many messages, which are in the log."""
+        self.puts.add(0.0, messages)
 
     def refuse(self, error: LogboomError, count: int = 1) -> None:
         """Sends were refused as a whole, before anything was stored."""

@@ -29,7 +29,7 @@ def answer_later(connection: RemotingConnection, waiting: Waiting, counters: Cou
 
     def tell(status: PutStatus) -> None:
         connection.respond_encoded(_answers(waiting.answers, status), waiting.requests)
-        counters.puts.add((time.monotonic_ns() - waiting.since_ns) / 1e6, waiting.requests)
+        counters.puts.add((time.monotonic_ns() - waiting.since_ns) / 1e6, waiting.messages)
 
     return tell
 

@@ -153,6 +153,12 @@ class SendLending:
         if self._syncs is not None and self._sees_late:
             self._sees_late = self._carrier.has_senders
             self._syncs.catch_up()
+            self._count_waited()
+
+    def _count_waited(self) -> None:
+        """Messages of which it is known now how long they waited for the disk."""
+        for waited_ms, messages in self._lane.waited():
+            self._counters.puts.add(waited_ms, messages)
 
     def _wait(self, lender: Lender, waiting: Waiting) -> None:
         """Its answers came back with the connection: they leave when the loop knows that they may. It has to know of the
@@ -289,9 +295,7 @@ class SendLending:
             self._appends.appended(self._store.commitlog.end_offset)
         for run, done in untold:
             if self._syncs is None:
-                self._counters.puts.add(done.busy_ns / done.passes / 1e6, run.entry_count)
+                self._counters.puts.add(done.busy_ns / done.passes / 1e6, run.message_count)
             self._counters.stored(run)
-        count, waited_ns = self._lane.waited()
-        if count:
-            self._counters.puts.add(waited_ns / count / 1e6, count)
+        self._count_waited()
         self._show()  # now: who sent it is answered already, and may be followed by who reads

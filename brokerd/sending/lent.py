@@ -4,7 +4,7 @@ it lays out with (`native_kernel.py`), and who syncs for it (`store/log/syncs_in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from brokerd.native.lane import Done
@@ -33,8 +33,8 @@ class Lane(Protocol):
     def take_back(self) -> Done:
         """It was lent. Returns when nobody is at work."""
 
-    def waited(self) -> tuple[int, int]:
-        """How many answers had waited for the disk since this was asked last, and for how many ns in all."""
+    def waited(self) -> Iterable[tuple[float, int]]:
+        """Of messages that waited for the disk, and were answered since this was asked last: for how many ms, and how many."""
 
     @property
     def has_news(self) -> bool:

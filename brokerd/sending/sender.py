@@ -218,9 +218,11 @@ class MessageSender:
         end_offset = appended[-1].end_offset
         self._acknowledger.appended(end_offset)
         if any(waits_for_store(each.draft.properties) for each in ready):
-            self._acknowledger.wait(end_offset, lambda status: done(_with_status(outcomes, status)))
+            tell = self._counters.timed(len(ready), lambda status: done(_with_status(outcomes, status)))
+            self._acknowledger.wait(end_offset, tell)
         else:
             done(outcomes)
+            self._counters.unawaited(len(ready))
 
     def _handle(self, ready: Ready, place: AppendResult) -> str:
         """What recalls a message that was appended to the timer topic."""

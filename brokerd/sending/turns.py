@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from time import perf_counter_ns
+from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 from brokerd.sending.acknowledging import Acknowledger
@@ -152,22 +152,19 @@ class SendTurn(Generic[OfRun]):
             return
         self._acknowledger.appended(run.end_offset)
         if answers.appended(run):
-            self._acknowledger.wait(run.end_offset, _when_acknowledged(self._counters, run.entry_count, answers))
+            self._acknowledger.wait(
+                run.end_offset, self._counters.timed(run.message_count, partial(_tell_status, answers))
+            )
+        else:
+            self._counters.unawaited(run.message_count)
         self._counters.stored(run)  # behind the answers, for which somebody may wait
 
 
-def _when_acknowledged(counters: Counters, count: int, answers: Answers) -> Callable[[PutStatus], None]:
-    appended_ns = perf_counter_ns()
-
-    def tell(status: PutStatus) -> None:
-        acknowledged_ns = perf_counter_ns()
-        if status not in _STORED:
-            answers.refused(RequestError(codes.SERVICE_NOT_AVAILABLE, ROLE_CHANGED))
-        else:
-            answers.acknowledged(status)
-        counters.puts.add((acknowledged_ns - appended_ns) / 1e6, count)
-
-    return tell
+def _tell_status(answers: Answers, status: PutStatus) -> None:
+    if status not in _STORED:
+        answers.refused(RequestError(codes.SERVICE_NOT_AVAILABLE, ROLE_CHANGED))
+    else:
+        answers.acknowledged(status)
 
 
 def _sources_of(offers: Iterable[Offer[OfRun]]) -> list[Source]:

@@ -126,8 +126,8 @@ class LaneSteps:
         self._beside.counts["taken back"] += 1
         return Done(self.frames, self.passes, 1, self.tried_end, self.error)
 
-    def waited(self) -> tuple[int, int]:
-        return 0, 0
+    def waited(self) -> Iterable[tuple[float, int]]:
+        return ()
 
     @property
     def has_news(self) -> bool:
@@ -407,7 +407,8 @@ class Beside:
         to_answer, self._to_answer = self._to_answer, []
         for sender, answers, requests, end in to_answer:
             if self.lane.waits:
-                sender.waiting.append(Waiting(end, answers, requests, 0))
+                since_ns = int(self.now_ms() * 1e6)
+                sender.waiting.append(Waiting(end, answers, requests, since_ns, requests))  # of one message each
             else:
                 self._send(sender, answers)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from array import array
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import PullSettings, ReadPlace
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.native.lane import MOST_SENDERS
 from brokerd.native.syncs import NativeSyncs
 from brokerd.processors.offsets.committed import OffsetProcessor
 from brokerd.processors.pulling.checks import PullChecks
@@ -240,6 +242,13 @@ class Broker:
     def taken(self) -> int:
         """Frames that were taken by the thread, of those who are back."""
         return sum(self.carrier.taken)
+
+    @property
+    def taken_meanwhile(self) -> int:
+        """Frames, of those who stay, however often the lane was lent."""
+        frames = array("q", bytes(8 * MOST_SENDERS))
+        self.carrier._senders._count_frames(self.carrier.lane.at, frames.buffer_info()[0])
+        return sum(frames)
 
     def topic(self, name: str, queues: int = QUEUES, perm: int = 6) -> None:
         self.core.metadata.put_topic(TopicConfig(name, queues, queues, perm), _is_done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from remoting.frame import Command
 from remoting.transport.carrying import Lender as AnyLender
 from tests.support.native_library import native_library
 from tests.unit.brokerd.native.test_lane import BEGIN, FOREVER_NS, Lender, Rig, with_opaque
+from tests.unit.brokerd.sending.kernel_sends import SINGLE, json_send
 from tests.unit.brokerd.sending.test_native_kernel import TOPICS
 
 ROOM: Final = 1 << 24
@@ -66,6 +68,7 @@ class Waits(Rig):
         self.syncs.leave()  # so one sync is made in a call, or none where none is wanted
         self.waiting: list[tuple[AnyLender, Waiting]] = []
         self.carrier.waiting_listener = lambda lender, waiting: self.waiting.append((lender, waiting))
+        self.waited: list[float] = []  # ms, of each message
         self.present = self.run()
 
     def begin(self) -> None:
@@ -75,6 +78,10 @@ class Waits(Rig):
         at = self.kernel.lend(self.present)
         self.carrier.lane.lend(at, self.descriptor, BEGIN, FOREVER_NS, self.syncs.at)
         self.carrier.let_go()
+
+    def note_waited(self) -> None:
+        for waited_ms, messages in self.carrier.lane.waited():
+            self.waited += [waited_ms] * messages
 
     def serve(self, descriptor: int | None = None) -> Ending:
         return self.syncs.serve(0, self.descriptor if descriptor is None else descriptor, BEGIN, BEGIN + ROOM)
@@ -167,7 +174,8 @@ async def test_an_answer_leaves_behind_the_sync_and_not_before(rig: Waits) -> No
     assert rig.serve() is Ending.LEFT
     assert rig.syncs.done > rig.waiting[1][1].end
     assert opaques(await rig.answered(again, 1)) == [12]
-    assert rig.carrier.lane.waited()[0] == 1
+    assert [messages for _, messages in rig.carrier.lane.waited()] == [1]
+    assert list(rig.carrier.lane.waited()) == []
 
 
 @on_rig
@@ -326,3 +334,59 @@ def test_who_waits_for_his_connection_has_all_back_that_was_passed_on(tmp_path: 
                 assert opaques(sorted(waiter.answers(), key=lambda each: each.opaque)) == list(range(100, 120))
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_message_is_timed_once_however_many_wait(comes_back: bool, tmp_path: Path) -> None:
+    """Those of a pass are with whose answers leave first."""
+
+    async def ask() -> None:
+        async with rigged(tmp_path) as rig:
+            waiters = [rig.waiter(), rig.waiter()]
+            oneway = json_send(SINGLE, opaque=9, flag=2)
+            waiters[0].peer.send(oneway + with_opaque(10) + with_opaque(11))
+            waiters[1].peer.send(with_opaque(12) + oneway)
+            rig.begin()  # so one pass takes them all
+            await rig.taken(5)
+            if comes_back:
+                for each in waiters:
+                    await rig.recalled(each)
+            else:
+                rig.serve()
+                assert opaques(await rig.answered(waiters[0], 2)) == [10, 11]
+                assert opaques(await rig.answered(waiters[1], 1)) == [12]
+            rig.note_waited()
+            timed = [(each.requests, each.messages) for _, each in rig.waiting]
+            assert (timed, len(rig.waited)) == (([(2, 5), (1, 0)], 0) if comes_back else ([], 5))
+
+    asyncio.run(ask())
+
+
+@on_rig
+async def test_a_message_for_whom_nobody_waits_is_timed_at_once(rig: Waits) -> None:
+    waiter = rig.waiter()
+    await rig.took(waiter, json_send(SINGLE, opaque=9, flag=2))
+    await rig.took(waiter, with_opaque(10, MUCH))
+    await rig.recalled(waiter)
+    rig.note_waited()
+    assert len(rig.waited) == 1
+    assert rig.waited[0] < 0.001
+    assert [each.messages for _, each in rig.waiting] == [1]
+
+
+@on_rig
+async def test_how_long_each_message_waited_is_known_to_a_sixteenth(rig: Waits) -> None:
+    """Not as a mean of all that one sync answers."""
+    waiter, spans = rig.waiter(), list[tuple[int, int]]()
+    for number in range(20):
+        begin_ns = time.monotonic_ns()
+        await rig.took(waiter, with_opaque(number, MUCH))
+        spans.append((begin_ns, time.monotonic_ns()))
+        await rig.until(lambda: time.monotonic_ns() > spans[-1][1] + 1_000_000)
+    begin_ns = time.monotonic_ns()
+    rig.serve()
+    await rig.answered(waiter, 20)
+    end_ns = time.monotonic_ns()
+    rig.note_waited()
+    for waited_ms, (before_ns, behind_ns) in zip(sorted(rig.waited), reversed(spans), strict=True):
+        assert (begin_ns - behind_ns) / 1e6 * 15 / 16 <= waited_ms <= (end_ns - before_ns) / 1e6 * 17 / 16

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from brokerd.native import carrier as carriers
-from brokerd.native import lane as lanes
 from brokerd.replication.roles.effects import Role
 from brokerd.sending import lending
 from remoting import codes
@@ -42,21 +40,14 @@ async def held(broker: Broker, peers: list[Peer]) -> AsyncIterator[None]:
     """Each of the peers sent a message that is in the log, while no sync begins."""
     await broker.until(lambda: broker.is_lent)
     with broker.store.commitlog.turns.contents:  # which who syncs gives up, and waits for
-        frames, end = taken_meanwhile(broker), broker.store.commitlog.end_offset
+        frames, end = broker.taken_meanwhile, broker.store.commitlog.end_offset
         for peer in peers:
             peer.send(b"held")
-        await broker.until(lambda: taken_meanwhile(broker) == frames + len(peers))
+        await broker.until(lambda: broker.taken_meanwhile == frames + len(peers))
         yield
         broker.store.settle()
         assert broker.store.commitlog.end_offset > end
         assert broker.store.commitlog.flushed_offset < broker.store.commitlog.end_offset
-
-
-def taken_meanwhile(broker: Broker) -> int:
-    """Frames, of those who stay, however often the lane was lent."""
-    senders, frames = broker.carrier._senders, array("q", bytes(8 * lanes.MOST_SENDERS))
-    senders._count_frames(broker.carrier.lane.at, frames.buffer_info()[0])
-    return sum(frames)
 
 
 @on_both_loops
