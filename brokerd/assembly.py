@@ -333,6 +333,7 @@ class Broker:
             syncs=self._syncs,
         )
         replica.add_meaning_listener(self._sends.meaning_changes)
+        replica.count_also(lambda: self._sends.waiting_elsewhere)
         if self._guard.is_on and native.library is not None:
             self._sends.admit_by(Admission(self._guard, native.library))
         self._replies = ReplyProcessor(

@@ -277,6 +277,10 @@ class Carrier:
         """Whether anybody stays for what it sends."""
         return bool(self._senders)
 
+    def waiting_senders(self) -> tuple[int, int]:
+        """See `Senders.waiting`."""
+        return self._senders.waiting()
+
     def recall_senders(self) -> None:
         """Have them come back: the lane is not lent for now."""
         self._senders.recall_all()

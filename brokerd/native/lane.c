@@ -181,6 +181,7 @@ int pass_on(struct sender *sender, int64_t times, const uint8_t *at, int64_t len
 
 /* Keep answers until the log is durable up to there. There is room for them. */
 static void keep(struct lane *lane, struct sender *sender, const uint8_t *at, const struct share *share, int64_t end, int64_t since_ns) {
+    if (!sender->sent.waiting) atomic_store(&sender->since_ns, since_ns); /* before it counts */
     sender->waiting[(sender->first + sender->sent.waiting++) % MOST_WAITING] = (struct waiting){end, share->size, share->count, since_ns, lane->untimed};
     lane->untimed = 0;
     memcpy(sender->kept_answers + sender->kept, at, (size_t)share->size);
@@ -204,6 +205,7 @@ static void answer_until(struct lane *lane, struct sender *sender, int64_t done)
         length += first->length;
         if (first->messages) note_waited(lane, first->messages, at_ns - first->since_ns);
         sender->first = (sender->first + 1) % MOST_WAITING;
+        atomic_store(&sender->since_ns, sender->waiting[sender->first].since_ns);
     }
     int64_t wrote = sent->rest ? 0 : write_some(sender->descriptor, sender->kept_answers, length);
     sent->rest += length - wrote;
@@ -316,6 +318,14 @@ EXPORT int64_t native_lane_waited(struct lane *lane, struct timed *timed) {
 /* How many frames each of those who stay had taken. */
 EXPORT void native_senders_frames(const struct lane *lane, int64_t *frames) {
     for (int n = 0; n < SENDERS; n++) frames[n] = atomic_load(&lane->senders[n].sent.frames);
+}
+
+/* How many passes wait of each of those who stay, and since when the first of them does: that counts when any does. */
+EXPORT void native_senders_waiting(const struct lane *lane, int64_t *waiting) {
+    for (int n = 0; n < SENDERS; n++) {
+        *waiting++ = atomic_load(&lane->senders[n].sent.waiting);
+        *waiting++ = atomic_load(&lane->senders[n].since_ns);
+    }
 }
 
 /* Whether it is over; then, what was done in it, with the rest of its answers, what waits, whose answers are behind that, and what was

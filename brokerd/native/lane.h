@@ -17,7 +17,7 @@ struct sent { /* of a sender, lane.py has the same */
     _Atomic int64_t frames; /* that were taken: the loop looks at it while the thread goes on */
     int64_t rest;    /* bytes of answers that may leave, and the socket did not take */
     int64_t left;    /* bytes that were read, and not taken */
-    int64_t waiting; /* passes of which the answers wait */
+    _Atomic int64_t waiting; /* passes of which the answers wait; likewise */
 };
 
 struct waiting { /* answers that leave when all before `end` of the log is durable, likewise */
@@ -39,6 +39,7 @@ struct sender {
     int64_t peer_length;
     struct sent sent;
     int64_t kept; /* bytes: the rest, and behind it what waits, whose passes are a ring */
+    _Atomic int64_t since_ns; /* the first of these waits, when any does */
     int32_t first;
     struct waiting waiting[MOST_WAITING];
     uint8_t peer[PEER_BYTES];

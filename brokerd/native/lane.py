@@ -121,6 +121,7 @@ class Senders:
         self._look = library.function("native_sender_look", ctypes.c_int32, area, number, *(area,) * 4)
         self._finish = library.function("native_sender_finish", None, area, number)
         self._count_frames = library.function("native_senders_frames", None, area, area)
+        self._ask_waiting = library.function("native_senders_waiting", None, area, area)
         self._sent = array("q", bytes(8 * _SENT_NUMBERS))
         self._waiting = array("q", bytes(8 * _WAITING_NUMBERS * MOST_WAITING))
         self._kept, self._left = bytearray(_KEPT_BYTES), bytearray(MOST_LEFT_BYTES)
@@ -141,6 +142,15 @@ class Senders:
     @property
     def have_room(self) -> bool:
         return bool(self._free)
+
+    def waiting(self) -> tuple[int, int]:
+        """How many groups of answers wait for the disk, and since when the first of them does (monotonic, in ns); 0 without any.
+        For a person: it takes as long as it takes to look at all."""
+        numbers = array("q", bytes(2 * 8 * MOST_SENDERS))
+        if self._of:
+            self._ask_waiting(self._lane_at, numbers.buffer_info()[0])
+        those = [2 * sender.number for sender in self._of.values() if numbers[2 * sender.number]]
+        return sum(numbers[at] for at in those), min((numbers[at + 1] for at in those), default=0)
 
     def begin(
         self,

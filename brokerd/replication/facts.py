@@ -88,6 +88,7 @@ def driver_facts(driver: ReplicationDriver, now_ms: int) -> ReplicaFacts:
     """All of it but what the links to controllers know."""
     machine, acks = driver.machine, driver.acks
     view, mastership, followership, settings = machine.view, machine.mastership, machine.followership, machine.settings
+    count, waited_ms = driver.waiting_elsewhere()
     members = mastership.sync.local if mastership is not None else view.members if view is not None else ()
     return ReplicaFacts(
         role=machine.role,
@@ -107,8 +108,8 @@ def driver_facts(driver: ReplicationDriver, now_ms: int) -> ReplicaFacts:
         if mastership is not None
         else None,
         following=_following_facts(followership) if followership is not None else None,
-        waiting_sends=len(acks),
-        waited_ms=now_ms - (acks.waiting_since_ms or now_ms),
+        waiting_sends=len(acks) + count,
+        waited_ms=max(waited_ms, now_ms - (acks.waiting_since_ms or now_ms)),
         unacknowledged={status.name: count for status, count in acks.ended.items()},
         refused_peers=dict(driver.channels.refused),
         stale_view=machine.stale_view,

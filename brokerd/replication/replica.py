@@ -394,6 +394,10 @@ class Replica:
         else:
             self._name_servers.when_known(done)
 
+    def count_also(self, waiting: Callable[[], tuple[int, int]]) -> None:
+        """Sends wait to be acknowledged elsewhere, too: how many groups of messages, and the first of them for how many ms."""
+        self._driver.waiting_elsewhere = waiting
+
     def state(self) -> ReplicaFacts:
         """The facts for a person."""
         return replace(driver_facts(self._driver, self._now_ms()), controllers_error=self._session.last_error)

@@ -130,6 +130,12 @@ class SendLending:
         self._see_durable()
         self._show()
 
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """How many groups of messages wait for the disk beside the loop, and the first of them for how many ms; for a person."""
+        count, since_ns = self._carrier.waiting_senders()
+        return count, (self._now_ns() - since_ns) // 1_000_000 if count else 0
+
     def end(self) -> None:
         """It is not lent any more."""
         self._has_ended = True

@@ -57,6 +57,9 @@ class LentTo(Protocol):
     def has_senders(self) -> bool:
         """Whether anybody's sends are taken there."""
 
+    def waiting_senders(self) -> tuple[int, int]:
+        """How many groups of their messages wait for the disk there, and since when the first of them does."""
+
     def recall_senders(self) -> None:
         """Have them come back soon."""
 

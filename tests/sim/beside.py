@@ -210,6 +210,10 @@ class Beside:
 
     finish_all = finish_senders
 
+    def waiting_senders(self) -> tuple[int, int]:
+        waiting = [each for sender in self._senders.values() for each in sender.waiting]
+        return len(waiting), min((each.since_ns for each in waiting), default=0)
+
     def was_lent(self) -> None:
         self.counts["lent"] += 1
         if self.lane.is_missed:

@@ -82,6 +82,11 @@ class SendProcessor:
             self._lending.take_all_back()
 
     @property
+    def waiting_elsewhere(self) -> tuple[int, int]:
+        """See `SendLending.waiting`."""
+        return self._lending.waiting if self._lending is not None else (0, 0)
+
+    @property
     def goes_first(self) -> bool:
         """Whether the next turn begins with sends: a client that waits for one batch before it sends the next one should not wait
         for others' pulls as well."""

@@ -91,6 +91,8 @@ class ReplicationDriver:
         self.hand_over_listeners: list[Callable[[], None]] = []
         # Called before an acknowledgement may mean something else: somebody may begin to copy the log, or settings change
         self.meaning_listeners: list[Callable[[], None]] = []
+        # Asked how many groups of messages wait for the disk elsewhere than in `acks`, and the first of them for how many ms
+        self.waiting_elsewhere: Callable[[], tuple[int, int]] = lambda: (0, 0)
         # Told the confirm offset whenever it rose, before the sends below it are answered
         self.confirm_listeners: list[Callable[[int], None]] = []
         # Told once when the disk refused something: the broker has no role any more and must stop

@@ -390,3 +390,48 @@ async def test_how_long_each_message_waited_is_known_to_a_sixteenth(rig: Waits) 
     rig.note_waited()
     for waited_ms, (before_ns, behind_ns) in zip(sorted(rig.waited), reversed(spans), strict=True):
         assert (begin_ns - behind_ns) / 1e6 * 15 / 16 <= waited_ms <= (end_ns - before_ns) / 1e6 * 17 / 16
+
+
+@on_rig
+async def test_who_asks_sees_what_waits_and_since_when(rig: Waits) -> None:
+    one, other = rig.waiter(), rig.waiter()
+    asked = rig.carrier.waiting_senders
+    assert asked() == (0, 0)
+    times = [time.monotonic_ns()]
+    for number, each in enumerate((one, other, one, other)):
+        await rig.took(each, with_opaque(10 + number, MUCH))
+        times.append(time.monotonic_ns())
+        if number == 1:
+            await rig.until(lambda: asked()[0] == 2)
+            assert times[0] < asked()[1] < times[1], "the first counts"
+            rig.serve()
+            await rig.answered(one, 1)
+            await rig.answered(other, 1)
+            assert asked() == (0, 0)
+    await rig.until(lambda: asked()[0] == 2)
+    assert times[2] < asked()[1] < times[3]
+    await rig.took(one, with_opaque(20, MUCH))
+    await rig.until(lambda: asked()[0] == 3)
+    assert times[2] < asked()[1] < times[3], "he waits for the earlier one yet"
+    await rig.recalled(one)  # and what waits of both is counted by the loop
+    assert asked() == (0, 0)
+    assert len(rig.waiting) == 3
+    again = rig.waiter()
+    assert asked() == (0, 0), "whoever had his place before"
+    await rig.took(again, with_opaque(30))
+    await rig.until(lambda: asked()[0] == 1)
+    assert asked()[1] > times[4]
+
+
+@on_rig
+async def test_what_still_waits_behind_a_sync_counts_since_it_came(rig: Waits) -> None:
+    waiter = rig.waiter()
+    await rig.took(waiter, with_opaque(10, MUCH))
+    end, begin_ns = BEGIN + os.fstat(rig.descriptor).st_size, time.monotonic_ns()
+    await rig.took(waiter, with_opaque(11, MUCH))
+    rig.syncs.set_back(end)  # so that is synced and no more
+    rig.serve()
+    assert opaques(await rig.answered(waiter, 1)) == [10]
+    count, since_ns = rig.carrier.waiting_senders()
+    assert count == 1
+    assert since_ns > begin_ns

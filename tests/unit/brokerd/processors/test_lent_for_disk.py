@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -83,6 +84,25 @@ async def test_what_waits_is_answered_where_its_connection_is(directory: Path) -
         assert sum(broker.core.counters.puts.counts) == sum(peer.opaque for peer in peers), (
             "how long each took is known"
         )
+
+
+@on_both_loops
+async def test_a_person_sees_what_waits_for_the_disk_wherever_it_waits(directory: Path) -> None:
+    async with serving(directory, waits_for_disk=True) as broker:
+        peers = await broker.staying(2)
+        sends, begin_ns = broker.sends, time.monotonic_ns()
+        assert sends.waiting_elsewhere == (0, 0)
+        async with held(broker, peers):
+            await broker.until(lambda: sends.waiting_elsewhere[0] == len(peers))
+            await broker.until(lambda: sends.waiting_elsewhere[1] >= 20)
+            assert sends.waiting_elsewhere[1] <= (time.monotonic_ns() - begin_ns) / 1e6
+            broker.carrier.recall_senders()
+            await broker.until(lambda: not broker.carrier.has_senders)
+            assert sends.waiting_elsewhere == (0, 0)
+            assert broker.replica.acks is not None
+            assert len(broker.replica.acks) == len(peers), "they are counted there"
+        for peer in peers:
+            assert (await peer.answer()).code == codes.SUCCESS
 
 
 @on_both_loops

@@ -291,6 +291,20 @@ async def test_a_proposal_without_an_answer_keeps_the_joining_replica_required()
         await until(lambda: master.statuses == [PutStatus.PUT_OK], "the acknowledgement")
 
 
+async def test_a_person_sees_what_waits_elsewhere_too() -> None:
+    async with cluster(1) as one:
+        await one.has_master()
+        broker = one.master
+        assert broker.replica is not None
+        assert (broker.state().waiting_sends, broker.state().waited_ms) == (0, 0)
+        broker.replica.count_also(lambda: (3, 10**9))
+        assert (broker.state().waiting_sends, broker.state().waited_ms) == (3, 10**9)
+        broker.log.flushed_callback = None
+        broker.append(b"more")
+        broker.replica.count_also(lambda: (3, 0))
+        assert (broker.state().waiting_sends, broker.state().waited_ms >= 0) == (4, True)
+
+
 async def test_whether_the_calm_is_over_is_looked_at_once_for_all_appends_of_a_moment() -> None:
     """Where a message is acknowledged at once, each append would find it as it was."""
     async with cluster(1) as group:
