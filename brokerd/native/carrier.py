@@ -76,6 +76,15 @@ class _Answer(NamedTuple):
     failed: Failed
 
 
+class _Away(NamedTuple):
+    """A connection that is about to stay: the tickets are those of its piece, and of the one before it, 0 for none; `begun` is
+    what was read of a frame that is not all there."""
+
+    descriptor: int
+    tickets: tuple[int, int]
+    begun: bytes
+
+
 def carrier_of(library: Library | None) -> Carrier | None:
     """A carrier, where there is a library. It has a thread where there is a processor for it beside that of the loop."""
     return None if library is None else Carrier(library, has_thread=len(os.sched_getaffinity(0)) > 1)
@@ -235,19 +244,10 @@ class Carrier:
         """Whether the thread reads the connection's requests from now on, and answers those of these kinds (as `Stays.begin` has
         them): for some milliseconds, or until somebody else wants to write to it. `told` is called in a later turn of the loop,
         before the connection has anything else that came."""
-        stays = self._stays
-        if self._thread is None or not stays.have_room or self._put - self._seen >= _MOST_PIECES:
+        away = self._take_away(connection) if self._stays.have_room else None
+        if away is None:
             return False
-        descriptor, ticket, _ = connection.go_away(self._seen)
-        if descriptor < 0:
-            return False
-        number = self._put + 1
-        if number - ticket >= _NEAR and ticket:
-            connection.come_back(b"")
-            return False
-        connection.keep_lent(number)
-        self._put = number
-        stays.begin(connection, descriptor, (number, ticket), asked, kinds, told)
+        self._stays.begin(connection, away.descriptor, away.tickets, asked, kinds, told)
         self._look_in_time()
         return True
 
@@ -256,21 +256,28 @@ class Carrier:
         as long as there are some, or until somebody wants it back. It sends what the loop answers meanwhile, too. `told` is
         called with the number of frames that were taken, in a later turn of the loop, before the connection has anything else
         that came."""
-        senders = self._senders
-        if self._thread is None or not senders.have_room or self._put - self._seen >= _MOST_PIECES:
+        away = self._take_away(connection, MOST_LEFT_BYTES) if self._senders.have_room else None
+        if away is None:
             return False
-        descriptor, ticket, begun = connection.go_away(self._seen, MOST_LEFT_BYTES)
-        if descriptor < 0:
-            return False
-        number = self._put + 1
-        if number - ticket >= _NEAR and ticket:
-            connection.come_back(begun)
-            return False
-        connection.keep_lent(number)
-        self._put = number
-        senders.begin(connection, connection.packed_peer, begun, descriptor, (number, ticket), told)
+        self._senders.begin(connection, connection.packed_peer, away.begun, away.descriptor, away.tickets, told)
         self._look_in_time()
         return True
+
+    def _take_away(self, connection: RemotingConnection, most_begun_bytes: int = 0) -> _Away | None:
+        """Read from the connection no more, which is about to stay as the next piece; None where that may not be now. What was
+        read of a frame may have so many bytes."""
+        if self._thread is None or self._put - self._seen >= _MOST_PIECES:
+            return None
+        descriptor, before, begun = connection.go_away(self._seen, most_begun_bytes)
+        if descriptor < 0:
+            return None
+        own = self._put + 1
+        if before and own - before >= _NEAR:
+            connection.come_back(begun)
+            return None
+        connection.keep_lent(own)
+        self._put = own
+        return _Away(descriptor, (own, before), begun)
 
     @property
     def has_senders(self) -> bool:
