@@ -377,7 +377,7 @@ class DenseSender(Client):
     cluster: LentGroup
 
     def __init__(self, world: World, cluster: LentGroup, name: str) -> None:
-        super().__init__(world, cluster, name)  # type: ignore[arg-type]
+        super().__init__(world, cluster, name)
         self._count = 0
         self._wire: Wire | None = None
         self._broker: LendingBroker

@@ -21,6 +21,7 @@ from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import PullSettings, ReadPlace
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.native import carrier as carriers
 from brokerd.native.lane import MOST_SENDERS
 from brokerd.native.syncs import NativeSyncs
 from brokerd.processors.offsets.committed import OffsetProcessor
@@ -41,6 +42,7 @@ from remoting.frame import Command
 from remoting.record.codec import Record, decode_record
 from remoting.record.layout import BORDER, MAGIC_BLANK
 from remoting.settings import Live
+from remoting.transport import taking
 from remoting.transport.connection import Intake
 from remoting.transport.limits import ConnectionLimits
 from remoting.transport.server import Place, RemotingServer, ServerLimits
@@ -54,6 +56,7 @@ from tests.support.turns import Turns
 from tests.unit.brokerd.sending.kernel_sends import FIELDS, PROPERTIES, json_send
 from tests.unit.brokerd.store.stores import STORE_HOST
 
+LONG_S = 1000
 PATIENT_S = 60
 NOW_MS = 1_700_000_000_000
 FOREVER_NS = 10**15
@@ -350,6 +353,15 @@ async def serving(
             await broker.flusher.stop()
         broker.store.close()
         broker.disk.close()
+
+
+def stay_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends stays soon, though the test is slow, and until somebody wants him back."""
+    monkeypatch.setattr(taking, "_DENSE_S", LONG_S)
+    monkeypatch.setattr(taking, "_DENSE_FOR_DISK_S", LONG_S)
+    monkeypatch.setattr(taking, "_OFTEN", 1)
+    monkeypatch.setattr(taking, "_LONG", 0)
+    monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
 
 
 def lend_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,6 @@ def test_one_that_is_not_found_among_all_is_told(of_one: Callable[[int], list[Re
 
 def test_a_moment_that_begins_elsewhere_is_told() -> None:
     admin = Admin()
-    admin.search_offset = lambda *_: 1  # type: ignore[method-assign]
+    admin.search_offset = lambda *_: 1
     with pytest.raises(AssertionError, match="1 is first since 1000, not 0"):
         check(admin, 1)

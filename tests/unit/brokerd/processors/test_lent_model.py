@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from brokerd.native import carrier as carriers
 from brokerd.sending import lending
 from brokerd.sending.unique_ids import UniqueIds
 from remoting import codes, frame
@@ -18,13 +17,12 @@ from remoting.frame import Command
 from remoting.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from remoting.record.codec import Record
 from remoting.record.properties import decode_properties
-from remoting.transport import connection, taking
+from remoting.transport import connection
 from tests.support.client_bytes import encode_batch_body, encode_compact
-from tests.support.sending_broker import NOW_MS, QUEUES, Broker, Lending, Peer, serving
+from tests.support.sending_broker import NOW_MS, QUEUES, Broker, Lending, Peer, serving, stay_soon
 from tests.unit.brokerd.sending.kernel_sends import BATCH, FIELDS, SINGLE, item, json_send
 from tests.unit.brokerd.store.stores import draft, queue_contents
 
-LONG_S = 1000
 CLIENTS = 4
 STEPS = 250
 SEGMENT_BYTES = 1 << 20
@@ -40,12 +38,8 @@ Answer = tuple[int, int, str, bytes, str | None]
 @pytest.fixture(autouse=True)
 def _densely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who sends stays at once, though the test is slow, and soon again; files are small."""
-    monkeypatch.setattr(taking, "_DENSE_S", LONG_S)
-    monkeypatch.setattr(taking, "_DENSE_FOR_DISK_S", LONG_S)
-    monkeypatch.setattr(taking, "_OFTEN", 1)
-    monkeypatch.setattr(taking, "_LONG", 0)
+    stay_soon(monkeypatch)
     monkeypatch.setattr(connection, "_READS_AFTER_VAIN_OFFER", 0)
-    monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
     monkeypatch.setattr(lending, "_USUAL", lending.Measures(least_bytes=1 << 14))
     monkeypatch.setattr(lending, "_COUNTED", 1 << 60)
 

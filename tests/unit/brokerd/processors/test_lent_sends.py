@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.native import carrier as carriers
 from brokerd.native.lane import MOST_LEFT_BYTES
 from brokerd.replication.roles.effects import Role
 from brokerd.sending.outcomes import SendOutcome
@@ -29,21 +28,16 @@ from tests.support.sending_broker import (
     places_of,
     send_frame,
     serving,
+    stay_soon,
 )
 from tests.unit.brokerd.sending.kernel_sends import FIELDS, json_send
 from tests.unit.brokerd.store.stores import draft
-
-LONG_S = 1000
 
 
 @pytest.fixture(autouse=True)
 def _densely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who sends stays soon, though the test is slow, and until somebody wants him back."""
-    monkeypatch.setattr(taking, "_DENSE_S", LONG_S)
-    monkeypatch.setattr(taking, "_DENSE_FOR_DISK_S", LONG_S)
-    monkeypatch.setattr(taking, "_OFTEN", 1)
-    monkeypatch.setattr(taking, "_LONG", 0)
-    monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
+    stay_soon(monkeypatch)
     lend_for_long(monkeypatch)
 
 

@@ -7,27 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.native import carrier as carriers
 from brokerd.sending.outcomes import SendOutcome
 from remoting import codes
-from remoting.transport import taking
 from tests.support.client_bytes import encode_batch_body
-from tests.support.sending_broker import Broker, Lending, Peer, lend_for_long, on_both_loops, send_frame, serving
+from tests.support.sending_broker import (
+    Broker,
+    Lending,
+    Peer,
+    lend_for_long,
+    on_both_loops,
+    send_frame,
+    serving,
+    stay_soon,
+)
 from tests.unit.brokerd.sending.kernel_sends import FIELDS, item, json_send
 from tests.unit.brokerd.store.stores import draft
 
-LONG_S = 1000
 BATCH = 32
 
 
 @pytest.fixture(autouse=True)
 def _densely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who sends stays soon, though the test is slow, and until somebody wants him back."""
-    monkeypatch.setattr(taking, "_DENSE_S", LONG_S)
-    monkeypatch.setattr(taking, "_DENSE_FOR_DISK_S", LONG_S)
-    monkeypatch.setattr(taking, "_OFTEN", 1)
-    monkeypatch.setattr(taking, "_LONG", 0)
-    monkeypatch.setattr(carriers, "_LOOK_S", LONG_S)
+    stay_soon(monkeypatch)
     lend_for_long(monkeypatch)
 
 

@@ -107,9 +107,9 @@ def changed_kinds(broker: Broker, change: Callable[[Kind], Kind]) -> Any:
     def begin_changed(lender: Any, descriptor: Any, tickets: Any, asked: Any, kinds: Any, told: Any) -> None:
         begin(lender, descriptor, tickets, asked, [change(kind) for kind in kinds], told)
 
-    broker.carrier._stays.begin = begin_changed  # type: ignore[method-assign]
+    broker.carrier._stays.begin = begin_changed
     yield
-    broker.carrier._stays.begin = begin  # type: ignore[method-assign]
+    broker.carrier._stays.begin = begin
 
 
 @on_both_loops

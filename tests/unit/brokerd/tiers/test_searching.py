@@ -107,7 +107,7 @@ def test_many_objects_take_as_long_as_some_requests() -> None:
     answers = world.find("k7")
     world.turns.run(1000)
     ((records, is_complete),) = answers
-    assert (len(records), is_complete) == (1, True)  # type: ignore[arg-type]
+    assert (len(records), is_complete) == (1, True)
     assert len(world.asked) == 300
     assert world.most_asking == searching._SIDE_BY_SIDE
 
@@ -144,13 +144,13 @@ def test_a_store_that_hangs_keeps_nobody_waiting_and_what_was_found_is_given(han
         await world.steps.pause(3.0)
         return await fetched(queue, queue_offset)
 
-    world.fetched_record = fetched_record  # type: ignore[method-assign]
+    world.fetched_record = fetched_record
     answers = world.find("all")
     world.turns.run(9900)
     assert not answers
     world.turns.run(200)
     ((records, is_complete),) = answers
-    assert (len(records), is_complete) == (3 if hangs == "a message" else 0, False)  # type: ignore[arg-type]
+    assert (len(records), is_complete) == (3 if hangs == "a message" else 0, False)
     world.turns.run(2_000_000)
     assert (len(answers), world.index.asking) == (1, 0)
 
@@ -174,7 +174,7 @@ def test_many_questions_together_ask_for_so_many_objects_at_a_time() -> None:
     world.many(100)
     answers = [world.find(f"k{number}") for number in range(50)]
     world.turns.run(9000)
-    assert [len(records) for ((records, _),) in answers] == [1] * 50  # type: ignore[arg-type]
+    assert [len(records) for ((records, _),) in answers] == [1] * 50
     assert searching._MOST_ASKED <= world.most_asking <= searching._MOST_ASKED + 50
     assert world.index.asking == 0
 
@@ -206,7 +206,7 @@ def test_an_object_that_goes_while_it_is_asked_for_is_not_missed() -> None:
     world.contents.apply(unindexed([entries[0]]))
     world.turns.run(5000)
     ((records, is_complete),) = answers
-    assert (len(records), is_complete) == (1, True)  # type: ignore[arg-type]
+    assert (len(records), is_complete) == (1, True)
 
 
 def test_what_the_store_does_not_say_is_told() -> None:
@@ -216,7 +216,7 @@ def test_what_the_store_does_not_say_is_told() -> None:
     async def fail(*_: object) -> bytes:
         raise Unknown("nobody knows")
 
-    world.get = fail  # type: ignore[method-assign]
+    world.get = fail
     answers = world.find("k7")
     world.turns.run(5000)
     ((error, is_complete),) = answers

@@ -91,7 +91,7 @@ class Reader:
         aside = HelperThreads(1, "helper").run
         wall_ms = lambda: time.time_ns() // 1_000_000  # noqa: E731
         scheduler: Any = SimpleNamespace(time=lambda: self.now_s, call_soon=loop.call_soon, call_later=loop.call_later)
-        around: Any = Loop(scheduler, spawn, asyncio.sleep, wall_ms, aside, Clocks(time.perf_counter, time.thread_time))  # type: ignore[arg-type]
+        around: Any = Loop(scheduler, spawn, asyncio.sleep, wall_ms, aside, Clocks(time.perf_counter, time.thread_time))
         objects: Any = self
         contents = self.files.contents.queues
         return ColdReads(objects, contents.__getitem__, around, cache_bytes, IN_FLIGHT, self.first_astray)
